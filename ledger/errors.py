@@ -1,0 +1,125 @@
+"""Every exception that callers may meet: their own mistake or our outage, never a provider's word.
+
+CounterfoilError (RuntimeError)
+├── ConfigError            the configuration is wrong: names the key, and the nearest valid name
+├── ToolDefinitionError    a tool's declaration is refused: names file and line
+├── ArgumentError          an argument is refused at the door: `path` into the arguments, `code`
+├── StepConflict           the step was recorded with another tool
+├── StepRace               the caller's snapshot is too old to allocate a step; retry the transaction
+├── IntentConflict         the step was recorded with other arguments
+├── RunTakenOver           another handle re-opened this run
+├── NotAllowed             the run is closed or unwinding, or the role has no right to this tenant
+└── LedgerUnavailable      Postgres could not be reached, or the connection was lost
+
+All subclass RuntimeError, which agent frameworks do not retry by default. Each has a stable `code` and an `exit_code` for
+the command line, and says what to do next.
+"""
+
+from __future__ import annotations
+
+
+class CounterfoilError(RuntimeError):
+    """Base of all errors that Counterfoil raises on purpose."""
+
+    code = "error"
+    exit_code = 1
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message if not fix else f"{message} {fix}")
+        self.message = message
+        self.fix = fix
+
+
+class ConfigError(CounterfoilError):
+    """The configuration is wrong; `key` is the setting, in the form the user wrote it."""
+
+    code = "config"
+    exit_code = 2
+
+    def __init__(self, message: str, *, key: str = "", fix: str = "") -> None:
+        super().__init__(message, fix=fix)
+        self.key = key
+
+
+class ToolDefinitionError(CounterfoilError):
+    """A tool's declaration is refused; `file` and `line` are where the tool is defined."""
+
+    code = "tool_definition"
+    exit_code = 2
+
+    def __init__(self, message: str, *, file: str = "", line: int = 0, fix: str = "") -> None:
+        super().__init__(f"{file}:{line}: {message}" if file else message, fix=fix)
+        self.file = file
+        self.line = line
+
+
+class ArgumentError(CounterfoilError):
+    """An argument is refused at the door, before any row; `path` is a JSON-path-like place such as `$.items[2].name`."""
+
+    code = "invalid_argument"
+    exit_code = 2
+
+    def __init__(self, message: str, *, path: str, code: str, fix: str = "") -> None:
+        super().__init__(f"{path}: {message}", fix=fix)
+        self.path = path
+        self.code = code
+
+
+class StepConflict(CounterfoilError):
+    """This step of the run is recorded with another tool, or the label cannot be used."""
+
+    code = "step_conflict"
+    exit_code = 4
+
+
+class StepRace(CounterfoilError):
+    """The caller's transaction (REPEATABLE READ or stricter) cannot see a row that decides the step: retry it whole."""
+
+    code = "step_race"
+    exit_code = 1
+
+
+class IntentConflict(CounterfoilError):
+    """This step of the run is recorded with other arguments; `action_id` is the recorded action."""
+
+    code = "intent_conflict"
+    exit_code = 4
+
+    def __init__(self, message: str, *, action_id: str, fix: str = "") -> None:
+        super().__init__(message, fix=fix)
+        self.action_id = action_id
+
+
+class RunTakenOver(CounterfoilError):
+    """Another handle opened this run after this one did; this handle may not propose any more."""
+
+    code = "run_taken_over"
+    exit_code = 4
+
+
+class NotAllowed(CounterfoilError):
+    """The run unwinds or is closed, or the login has no right to this tenant or verb."""
+
+    code = "not_allowed"
+    exit_code = 4
+
+
+class NotFound(CounterfoilError):
+    """No such action, run, tool or file that the caller may see."""
+
+    code = "not_found"
+    exit_code = 3
+
+
+class LedgerUnavailable(CounterfoilError):
+    """Postgres could not be reached, or the connection was lost while a statement ran (its outcome is then unknown)."""
+
+    code = "ledger_unavailable"
+    exit_code = 5
+
+
+class BrokerUnavailable(CounterfoilError):
+    """The broker could not be reached; actions wait in Postgres, nothing is lost."""
+
+    code = "broker_unavailable"
+    exit_code = 5

@@ -1,0 +1,102 @@
+"""The one seam to the outside world: what a tool promises (`Contract`), what is called (`Call`), who calls (`Adapter`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from counterfoil.providers.outcomes import Finding, Json, Outcome
+
+
+class ToolClass(StrEnum):
+    """How much of an effect can be taken back (article 1, step 1)."""
+
+    PURE = "pure"
+    REVERSIBLE = "reversible"
+    COMPENSATABLE = "compensatable"
+    IRREVERSIBLE = "irreversible"
+
+
+class Grade(StrEnum):
+    """How well the outcome can be discovered; autonomy follows from it."""
+
+    A = "A"
+    """The provider deduplicates by our key: end-to-end idempotent."""
+    B = "B"
+    """Exact look-up, no lag."""
+    C = "C"
+    """Look-up behind an index that lags."""
+    D = "D"
+    """Neither: an unknown outcome goes to a person."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """What a provider promises for one tool. Times in seconds."""
+
+    native_key_ttl_s: float | None = None
+    """The provider answers a repeat of our key from its store for this long; None = it has no such key."""
+    lookup: bool = False
+    """The tool can ask the provider what happened under our key."""
+    lookup_lag_s: float = 0.0
+    """A finished effect is visible to the look-up at the latest after this long."""
+    unique: bool = False
+    """A second effect under our key is refused by the provider, for ever."""
+    landing_max_s: float = 120.0
+    """A request that was sent takes effect within this long after its connection is closed, or never."""
+    on_absent: Literal["not_executed", "operator_review"] = "operator_review"
+    """What earned absence means when no attempt is left."""
+
+    @property
+    def grade(self) -> Grade:
+        if self.native_key_ttl_s is not None:
+            return Grade.A
+        if not self.lookup:
+            return Grade.D
+        return Grade.C if self.lookup_lag_s > 0 else Grade.B
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Of:
+    """The action that a counter-action is about, resolved from the ledger: never an id that the model gave."""
+
+    action_id: str
+    tool: str
+    key: str
+    receipt: str | None
+    arguments: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of one action, as recorded: the same bytes on every attempt."""
+
+    action_id: str
+    tenant: str
+    account: str
+    tool: str
+    key: str
+    """32 hex digits, stable over all attempts of the action."""
+    arguments: Mapping[str, Json]
+    target: str | None
+    first_sent_at: datetime | None
+    """The ledger's time of the first claim; a look-up by time starts a skew earlier."""
+    of: Of | None = None
+
+
+class Adapter(Protocol):
+    """Calls one provider through its real client. One attempt is one request on the wire.
+
+    Instances are made in the worker process that uses them (after fork) and used by one thread at a time.
+    """
+
+    def send(self, call: Call, *, timeout_s: float) -> Outcome:
+        """Makes the call once; returns within `timeout_s` plus a small allowance; never raises for an answer."""
+        ...
+
+    def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
+        """Asks what happened to each; the result has one finding for each `action_id`. May raise: that is Unknown."""
+        ...
