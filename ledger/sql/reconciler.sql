@@ -1,0 +1,158 @@
+-- What the reconciler writes: sweeps (idempotent, any number at once) and verdicts (fenced by the look-up's own claim).
+
+-- name: sweep_lapsed_executing
+-- A worker died or lost its lease: its request may be on the wire, so the outcome is unknown. Never ready.
+WITH lapsed AS MATERIALIZED (
+  SELECT action_id FROM counterfoil.action
+  WHERE state = 'executing' AND lease_until <= counterfoil.now()
+  ORDER BY lease_until LIMIT :batch FOR UPDATE SKIP LOCKED
+)
+UPDATE counterfoil.action AS a
+SET state = 'uncertain', lease_until = NULL, uncertain_since = coalesce(a.uncertain_since, counterfoil.now()),
+    next_lookup_at = counterfoil.now(), last_error_code = 'lease_lapsed', changed_by = :by,
+    change_reason = 'lease lapsed', change_evidence = NULL
+FROM lapsed WHERE a.action_id = lapsed.action_id
+RETURNING a.action_id;
+
+-- name: sweep_lapsed_reconciling
+-- A reconciler died: look again now; doubt and window are unchanged.
+WITH lapsed AS MATERIALIZED (
+  SELECT action_id FROM counterfoil.action
+  WHERE state = 'reconciling' AND lease_until <= counterfoil.now()
+  ORDER BY lease_until LIMIT :batch FOR UPDATE SKIP LOCKED
+)
+UPDATE counterfoil.action AS a
+SET state = 'uncertain', lease_until = NULL, uncertain_since = coalesce(a.uncertain_since, counterfoil.now()),
+    next_lookup_at = counterfoil.now(), changed_by = :by, change_reason = 'look-up lapsed', change_evidence = NULL
+FROM lapsed WHERE a.action_id = lapsed.action_id
+RETURNING a.action_id;
+
+-- name: claim_uncertain
+-- Takes due uncertain rows of tools that this process has. `as_of` is a time before the look-up begins.
+WITH due AS MATERIALIZED (
+  SELECT action_id FROM counterfoil.action
+  WHERE state = 'uncertain' AND next_lookup_at <= counterfoil.now() AND tool = ANY (:tools)
+    AND (uncertain_since <= counterfoil.now() - :uncertain_after_s * interval '1 second' OR lookup_count > 0)
+  ORDER BY next_lookup_at LIMIT :batch FOR UPDATE SKIP LOCKED
+), claimed AS (
+  UPDATE counterfoil.action AS a
+  SET state = 'reconciling', fence = :fence, lease_until = counterfoil.now() + :lease_s * interval '1 second',
+      lookup_count = a.lookup_count + 1, changed_by = :by, change_reason = 'look-up', change_evidence = NULL
+  FROM due WHERE a.action_id = due.action_id
+  RETURNING a.*
+)
+SELECT c.action_id, c.tenant, c.run, c.step, c.revision, c.phase, c.tool, c.tool_version, c.class, c.effect, c.target,
+       c.provider, c.account, c.arguments, c.arguments_sha256, c.amount_minor, c.currency, c.key, c.fence,
+       c.attempt_count, c.not_sent_count, c.in_doubt, c.no_resend, c.first_sent_at, c.quiet_from, c.absent_count,
+       c.last_absent_at, c.lookup_count, c.uncertain_since, c.last_error_code, counterfoil.now() AS as_of,
+       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
+       p.arguments AS of_arguments, t.receipt AS late_receipt, t.result AS late_result
+FROM claimed AS c
+LEFT JOIN counterfoil.action AS p ON p.action_id = c.parent_action_id
+LEFT JOIN LATERAL (
+  SELECT receipt, result FROM counterfoil.attempt AS t
+  WHERE t.action_id = c.action_id AND t.outcome = 'succeeded' ORDER BY t.started_at LIMIT 1) AS t ON true;
+
+-- name: verdict_succeeded
+UPDATE counterfoil.action
+SET state = 'succeeded', lease_until = NULL, receipt = :receipt, result = :result, last_error_code = NULL,
+    last_error_field = NULL, changed_by = :by, change_reason = 'found', change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence
+RETURNING action_id;
+
+-- name: verdict_failed
+UPDATE counterfoil.action
+SET state = 'permanent_failure', in_doubt = false, lease_until = NULL, last_error_code = :code, changed_by = :by,
+    change_reason = :reason, change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence
+RETURNING action_id;
+
+-- name: verdict_not_executed
+UPDATE counterfoil.action
+SET state = 'not_executed', in_doubt = false, lease_until = NULL, last_error_code = 'absent', changed_by = :by,
+    change_reason = 'absence earned, no attempt left', change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence
+RETURNING action_id;
+
+-- name: verdict_resend
+-- Claimable again with the same key and bytes. Earned absence ends the doubt; a resend by native key does not.
+-- A cancel that arrived during the look-up forbids it: `no_resend` is read here once more.
+UPDATE counterfoil.action
+SET state = 'ready', in_doubt = NOT :ends_doubt, lease_until = NULL,
+    absent_count = CASE WHEN :ends_doubt THEN 0 ELSE absent_count END,
+    uncertain_since = CASE WHEN :ends_doubt THEN NULL ELSE uncertain_since END,
+    lookup_count = CASE WHEN :ends_doubt THEN 0 ELSE lookup_count END,
+    ready_at = greatest(ready_at, counterfoil.now() + :delay_s * interval '1 second'),
+    changed_by = :by, change_reason = :reason, change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence AND NOT no_resend
+RETURNING action_id;
+
+-- name: verdict_ask_later
+UPDATE counterfoil.action
+SET state = 'uncertain', lease_until = NULL, absent_count = :absent_count, last_absent_at = :last_absent_at,
+    uncertain_since = coalesce(uncertain_since, counterfoil.now()),
+    next_lookup_at = counterfoil.now() + :after_s * interval '1 second', changed_by = :by, change_reason = :reason,
+    change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence
+RETURNING action_id;
+
+-- name: verdict_person
+UPDATE counterfoil.action
+SET state = 'operator_review', lease_until = NULL, last_error_code = :code, changed_by = :by, change_reason = :reason,
+    change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence
+RETURNING action_id;
+
+-- name: rescue_lost_wakeups
+-- Claimable without a wake-up: must never happen; put right and told.
+WITH lost AS MATERIALIZED (
+  SELECT a.action_id FROM counterfoil.action AS a
+  WHERE a.state IN ('ready', 'retryable_failure')
+    AND a.ready_at <= counterfoil.now() - :older_s * interval '1 second'
+    AND NOT EXISTS (SELECT FROM counterfoil.outbox AS o WHERE o.action_id = a.action_id)
+  ORDER BY a.ready_at LIMIT :batch FOR UPDATE SKIP LOCKED
+)
+INSERT INTO counterfoil.outbox (action_id, generation, tenant, queue, not_before)
+SELECT a.action_id, a.generation, a.tenant, a.queue, counterfoil.now()
+FROM counterfoil.action AS a JOIN lost ON lost.action_id = a.action_id
+ON CONFLICT (action_id) DO NOTHING
+RETURNING action_id;
+
+-- name: expire_waiting
+-- Past the run's deadline and never sent, or certainly refused so far: stale.
+WITH late AS MATERIALIZED (
+  SELECT action_id FROM counterfoil.action
+  WHERE deadline_at <= counterfoil.now() AND NOT in_doubt
+    AND state IN ('proposed', 'awaiting_approval', 'ready', 'retryable_failure')
+  ORDER BY deadline_at LIMIT :batch FOR UPDATE SKIP LOCKED
+)
+UPDATE counterfoil.action AS a
+SET state = 'stale', last_error_code = 'deadline_passed', changed_by = :by, change_reason = 'deadline passed',
+    change_evidence = NULL
+FROM late WHERE a.action_id = late.action_id
+RETURNING a.action_id;
+
+-- name: expire_in_doubt
+-- Past the deadline but in doubt: nothing is sent again, evidence decides.
+WITH late AS MATERIALIZED (
+  SELECT action_id FROM counterfoil.action
+  WHERE deadline_at <= counterfoil.now() AND in_doubt AND state IN ('ready', 'retryable_failure')
+  ORDER BY deadline_at LIMIT :batch FOR UPDATE SKIP LOCKED
+)
+UPDATE counterfoil.action AS a
+SET state = 'uncertain', no_resend = true, uncertain_since = coalesce(a.uncertain_since, counterfoil.now()),
+    next_lookup_at = counterfoil.now(), changed_by = :by, change_reason = 'deadline passed', change_evidence = NULL
+FROM late WHERE a.action_id = late.action_id
+RETURNING a.action_id;
+
+-- name: due_cancels
+-- A cancel that found the row executing, and the row came back to a claimable state: now it can be carried out.
+SELECT action_id FROM counterfoil.action
+WHERE cancel_requested_at IS NOT NULL AND state IN ('ready', 'retryable_failure')
+ORDER BY cancel_requested_at LIMIT :batch;
+
+-- name: request_cancel
+SELECT counterfoil.request_cancel(:action_id, :by, :reason) AS state;
+
+-- name: make_partitions
+SELECT counterfoil.make_partitions(:ahead) AS made;

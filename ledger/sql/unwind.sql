@@ -1,0 +1,45 @@
+-- What the unwind of a run reads and writes.
+
+-- name: runs_to_unwind
+SELECT tenant, run, state FROM counterfoil.run
+WHERE state IN ('unwinding', 'unwind_blocked') ORDER BY updated_at LIMIT :batch;
+
+-- name: steps_of_run
+-- The run's actions, each with its counter-action's state where one was recorded.
+SELECT a.action_id, a.tenant, a.run, a.step, a.revision, a.tool, a.tool_version, a.class, a.state, a.in_doubt,
+       a.audience, a.compensation, a.created_at, u.action_id AS undo_id, u.state AS undo_state
+FROM counterfoil.action AS a
+LEFT JOIN counterfoil.action AS u ON u.parent_action_id = a.action_id AND u.phase = 'undo' AND u.superseded_by IS NULL
+WHERE a.tenant = :tenant AND a.run = :run AND a.phase = 'do' AND a.superseded_by IS NULL
+ORDER BY a.created_at, a.action_id;
+
+-- name: propose_undo
+SELECT counterfoil.propose_undo(
+  :action_id, :parent, :by, :tool_version, :class, :effect, :target, :provider, :queue, :arguments, :arguments_sha256,
+  :audience, :amount_minor, :currency) AS created;
+
+-- name: mark_compensated
+-- Its counter-action has succeeded.
+UPDATE counterfoil.action AS a
+SET state = 'compensated', changed_by = :by, change_reason = 'compensated', change_evidence = u.action_id
+FROM counterfoil.action AS u
+WHERE a.action_id = :action_id AND a.state = 'succeeded' AND u.parent_action_id = a.action_id AND u.phase = 'undo'
+  AND u.state = 'succeeded'
+RETURNING a.action_id;
+
+-- name: set_run_state
+UPDATE counterfoil.run SET state = :to_state, updated_at = counterfoil.now()
+WHERE tenant = :tenant AND run = :run AND state = :from_state
+RETURNING run;
+
+-- name: finish_unwind
+-- Unwound, only if by now no row of the run is unsettled or succeeded (a late success re-opens it by trigger).
+UPDATE counterfoil.run AS r SET state = 'unwound', updated_at = counterfoil.now()
+WHERE r.tenant = :tenant AND r.run = :run AND r.state IN ('unwinding', 'unwind_blocked')
+  AND NOT EXISTS (
+    SELECT FROM counterfoil.action AS a
+    WHERE a.tenant = r.tenant AND a.run = r.run AND a.superseded_by IS NULL
+      AND (a.state IN ('proposed', 'awaiting_approval', 'ready', 'executing', 'retryable_failure', 'uncertain',
+                       'reconciling', 'operator_review')
+           OR (a.state = 'succeeded' AND a.phase = 'do')))
+RETURNING r.run;

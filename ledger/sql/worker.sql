@@ -1,0 +1,243 @@
+-- What a worker writes. Every statement is one compare-and-set: no row returned means that somebody else moved the row.
+
+-- name: read_batch
+-- The rows of one message, as they stand now; those that another wake-up has already moved on are left out.
+SELECT a.action_id, a.generation, a.state, a.tool, a.tool_version, a.provider, a.attempt_count, a.in_doubt
+FROM counterfoil.action AS a
+JOIN unnest(:action_ids::text[], :generations::integer[]) AS m (action_id, generation)
+  ON m.action_id = a.action_id AND m.generation = a.generation
+WHERE a.state IN ('ready', 'retryable_failure') AND a.ready_at <= counterfoil.now();
+
+-- name: claim_if_ready
+-- The claim: takes the row, counts the attempt, records it, and (by trigger) deletes the wake-up, in one statement.
+-- `fence` is a token that the claimer made before the statement: after a lost COMMIT the row is the claimer's only if it
+-- holds that token. `quiet_from` is the lease's end, since a killed worker's connection may live as long as its lease.
+WITH claimed AS (
+  UPDATE counterfoil.action AS a
+  SET state = 'executing',
+      fence = :fence,
+      lease_until = counterfoil.now() + :lease_s * interval '1 second',
+      quiet_from = counterfoil.now() + :lease_s * interval '1 second',
+      attempt_count = a.attempt_count + 1,
+      first_sent_at = coalesce(a.first_sent_at, counterfoil.now()),
+      last_sent_at = counterfoil.now(),
+      absent_count = 0,
+      last_absent_at = NULL,
+      key = coalesce(a.key, :key),
+      key_version = coalesce(a.key_version, :key_version),
+      changed_by = :worker,
+      change_reason = 'claimed',
+      change_evidence = NULL
+  WHERE a.action_id = :action_id
+    AND a.generation = :generation
+    AND a.state IN ('ready', 'retryable_failure')
+    AND a.ready_at <= counterfoil.now()
+    AND a.attempt_count < :attempts_max
+    AND a.cancel_requested_at IS NULL
+    AND (a.deadline_at IS NULL OR a.deadline_at > counterfoil.now())
+  RETURNING a.*
+), recorded AS (
+  INSERT INTO counterfoil.attempt (attempt_id, action_id, tenant, number, worker, started_at)
+  SELECT c.fence, c.action_id, c.tenant, c.attempt_count, :worker, c.last_sent_at
+  FROM claimed AS c
+)
+SELECT c.action_id, c.tenant, c.run, c.step, c.revision, c.phase, c.tool, c.tool_version, c.class, c.effect, c.target,
+       c.provider, c.account, c.arguments, c.arguments_sha256, c.amount_minor, c.currency, c.needs_approval, c.key,
+       c.fence, c.attempt_count, c.not_sent_count, c.in_doubt, c.no_resend, c.first_sent_at,
+       extract(epoch FROM counterfoil.now() - c.first_sent_at)::double precision AS key_age_s,
+       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
+       p.arguments AS of_arguments
+FROM claimed AS c
+LEFT JOIN counterfoil.action AS p ON p.action_id = c.parent_action_id;
+
+-- name: reread_mine
+-- After a connection was lost while the claim ran: is the row mine?
+SELECT a.action_id, a.tenant, a.run, a.step, a.revision, a.phase, a.tool, a.tool_version, a.class, a.effect, a.target,
+       a.provider, a.account, a.arguments, a.arguments_sha256, a.amount_minor, a.currency, a.needs_approval, a.key,
+       a.fence, a.attempt_count, a.not_sent_count, a.in_doubt, a.no_resend, a.first_sent_at,
+       extract(epoch FROM counterfoil.now() - a.first_sent_at)::double precision AS key_age_s,
+       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
+       p.arguments AS of_arguments
+FROM counterfoil.action AS a
+LEFT JOIN counterfoil.action AS p ON p.action_id = a.parent_action_id
+WHERE a.action_id = :action_id AND a.state = 'executing' AND a.fence = :fence;
+
+-- name: record_attempt
+-- What the answer proved about this attempt, whoever holds the row by now. Evidence is never thrown away.
+UPDATE counterfoil.attempt
+SET finished_at = counterfoil.now(), outcome = :outcome, code = :code, evidence = :evidence, receipt = :receipt,
+    result = :result
+WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL;
+
+-- name: settle_succeeded
+-- The provider did it and this worker still holds the row.
+WITH noted AS (
+  UPDATE counterfoil.attempt
+  SET finished_at = counterfoil.now(), outcome = 'succeeded', receipt = :receipt, result = :result
+  WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL
+)
+UPDATE counterfoil.action
+SET state = 'succeeded', lease_until = NULL, receipt = :receipt, result = :result, last_error_code = NULL,
+    last_error_field = NULL, changed_by = :worker, change_reason = 'succeeded', change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'executing' AND fence = :fence
+RETURNING action_id;
+
+-- name: settle_retryable
+-- Definitely refused for now, and no earlier attempt is in doubt: claimable again after the backoff.
+WITH noted AS (
+  UPDATE counterfoil.attempt
+  SET finished_at = counterfoil.now(), outcome = 'rejected', code = :code, evidence = :evidence
+  WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL
+)
+UPDATE counterfoil.action
+SET state = 'retryable_failure', lease_until = NULL, quiet_from = counterfoil.now(),
+    ready_at = counterfoil.now() + :delay_s * interval '1 second', last_error_code = :code, last_error_field = :field,
+    changed_by = :worker, change_reason = 'refused for now', change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'executing' AND fence = :fence AND NOT in_doubt
+RETURNING action_id;
+
+-- name: settle_failed
+-- Definitely refused for good, and no earlier attempt is in doubt.
+WITH noted AS (
+  UPDATE counterfoil.attempt
+  SET finished_at = counterfoil.now(), outcome = :outcome, code = :code, evidence = :evidence
+  WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL
+)
+UPDATE counterfoil.action
+SET state = 'permanent_failure', lease_until = NULL, last_error_code = :error_code, last_error_field = :field,
+    changed_by = :worker, change_reason = :reason, change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'executing' AND fence = :fence AND NOT in_doubt
+RETURNING action_id;
+
+-- name: settle_uncertain
+-- The request may have landed, or an earlier one may have (then a refusal of this one proves nothing about that).
+-- The worker has closed its connection, so the landing window begins now.
+WITH noted AS (
+  UPDATE counterfoil.attempt
+  SET finished_at = counterfoil.now(), outcome = :outcome, code = :code, evidence = :evidence
+  WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL
+)
+UPDATE counterfoil.action
+SET state = 'uncertain', lease_until = NULL, quiet_from = counterfoil.now(),
+    attempt_count = attempt_count - CASE WHEN :outcome = 'not_sent' THEN 1 ELSE 0 END,
+    not_sent_count = not_sent_count + CASE WHEN :outcome = 'not_sent' THEN 1 ELSE 0 END,
+    no_resend = no_resend OR :no_resend,
+    ready_at = counterfoil.now() + :delay_s * interval '1 second',
+    uncertain_since = coalesce(uncertain_since, counterfoil.now()),
+    next_lookup_at = counterfoil.now() + :look_after_s * interval '1 second',
+    last_error_code = :code, last_error_field = NULL,
+    changed_by = :worker, change_reason = 'outcome unknown', change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'executing' AND fence = :fence
+RETURNING action_id;
+
+-- name: settle_not_sent
+-- No byte has left and no earlier attempt is in doubt: the attempt is given back, with a backoff and a cap of its own.
+WITH noted AS (
+  UPDATE counterfoil.attempt
+  SET finished_at = counterfoil.now(), outcome = 'not_sent', code = :code, evidence = :evidence
+  WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL
+)
+UPDATE counterfoil.action
+SET state = 'ready', lease_until = NULL, quiet_from = counterfoil.now(),
+    attempt_count = attempt_count - 1, not_sent_count = not_sent_count + 1,
+    first_sent_at = CASE WHEN attempt_count = 1 THEN NULL ELSE first_sent_at END,
+    ready_at = counterfoil.now() + :delay_s * interval '1 second', last_error_code = :code, last_error_field = NULL,
+    changed_by = :worker, change_reason = 'not sent', change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'executing' AND fence = :fence AND NOT in_doubt
+RETURNING action_id;
+
+-- name: let_go
+-- Given back before anything was sent: no attempt, no doubt added, none taken away.
+WITH noted AS (
+  UPDATE counterfoil.attempt
+  SET finished_at = counterfoil.now(), outcome = 'let_go', code = :code
+  WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL
+)
+UPDATE counterfoil.action
+SET state = 'ready', lease_until = NULL, quiet_from = counterfoil.now(), attempt_count = attempt_count - 1,
+    first_sent_at = CASE WHEN attempt_count = 1 AND NOT in_doubt THEN NULL ELSE first_sent_at END,
+    ready_at = counterfoil.now() + :delay_s * interval '1 second',
+    changed_by = :worker, change_reason = :code, change_evidence = NULL
+WHERE action_id = :action_id AND state = 'executing' AND fence = :fence
+RETURNING action_id;
+
+-- name: hold_for_evidence
+-- Before sending, in doubt, and a resend is not safe (key too old): only evidence may decide now.
+WITH noted AS (
+  UPDATE counterfoil.attempt
+  SET finished_at = counterfoil.now(), outcome = 'let_go', code = :code
+  WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL
+)
+UPDATE counterfoil.action
+SET state = 'uncertain', lease_until = NULL, quiet_from = counterfoil.now(), attempt_count = attempt_count - 1,
+    no_resend = true, next_lookup_at = counterfoil.now(), last_error_code = :code,
+    changed_by = :worker, change_reason = :code, change_evidence = NULL
+WHERE action_id = :action_id AND state = 'executing' AND fence = :fence AND in_doubt
+RETURNING action_id;
+
+-- name: hand_to_person
+-- Before sending, not in doubt: the row and this worker's own registry disagree.
+WITH noted AS (
+  UPDATE counterfoil.attempt
+  SET finished_at = counterfoil.now(), outcome = 'let_go', code = :code, evidence = :evidence
+  WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL
+)
+UPDATE counterfoil.action
+SET state = 'operator_review', lease_until = NULL, quiet_from = counterfoil.now(), attempt_count = attempt_count - 1,
+    last_error_code = :code, changed_by = :worker, change_reason = :code, change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'executing' AND fence = :fence AND NOT in_doubt
+RETURNING action_id;
+
+-- name: late_success_on_unknown
+-- A success that was learnt after the row was lost: settles a row whose outcome is unknown.
+UPDATE counterfoil.action
+SET state = 'succeeded', lease_until = NULL, receipt = :receipt, result = :result, last_error_code = NULL,
+    changed_by = :worker, change_reason = 'late success', change_evidence = :evidence
+WHERE action_id = :action_id AND state IN ('uncertain', 'reconciling')
+RETURNING action_id;
+
+-- name: late_success_on_waiting
+-- The same for a row that was about to be sent again: the verdict reads the attempt's receipt.
+UPDATE counterfoil.action
+SET state = 'uncertain', uncertain_since = coalesce(uncertain_since, counterfoil.now()),
+    next_lookup_at = counterfoil.now(), changed_by = :worker, change_reason = 'late success',
+    change_evidence = :evidence
+WHERE action_id = :action_id AND state IN ('ready', 'retryable_failure')
+RETURNING action_id;
+
+-- name: late_success_on_negative
+-- The same for a row that ended without an effect: that was wrong, a person decides.
+UPDATE counterfoil.action
+SET state = 'operator_review', last_error_code = 'late_success', changed_by = :worker, change_reason = 'late success',
+    change_evidence = :evidence
+WHERE action_id = :action_id AND state IN ('permanent_failure', 'not_executed', 'cancelled', 'stale')
+RETURNING action_id;
+
+-- name: fail_if_attempts_used_up
+-- Claimable, but no attempt is left, and nothing is in doubt.
+UPDATE counterfoil.action
+SET state = 'permanent_failure', last_error_code = 'attempts_exhausted', changed_by = :worker,
+    change_reason = 'attempts exhausted', change_evidence = NULL
+WHERE action_id = :action_id AND state = 'retryable_failure' AND attempt_count >= :attempts_max AND NOT in_doubt
+RETURNING action_id;
+
+-- name: look_if_attempts_used_up
+-- The same in doubt (or for a ready row): evidence decides, nothing is sent again.
+UPDATE counterfoil.action
+SET state = 'uncertain', no_resend = true, uncertain_since = coalesce(uncertain_since, counterfoil.now()),
+    next_lookup_at = counterfoil.now(), changed_by = :worker, change_reason = 'attempts exhausted',
+    change_evidence = NULL
+WHERE action_id = :action_id AND state IN ('ready', 'retryable_failure') AND attempt_count >= :attempts_max
+RETURNING action_id;
+
+-- name: postpone_wakeup
+-- This worker does not have the tool or its version: others may. Not an attempt.
+UPDATE counterfoil.outbox SET not_before = counterfoil.now() + :delay_s * interval '1 second'
+WHERE action_id = :action_id AND generation = :generation;
+
+-- name: heartbeat
+INSERT INTO counterfoil.worker_heartbeat (worker, queues, last_claim_at)
+VALUES (:worker, :queues, CASE WHEN :claimed THEN counterfoil.now() END)
+ON CONFLICT (worker) DO UPDATE
+SET seen_at = counterfoil.now(), queues = EXCLUDED.queues,
+    last_claim_at = coalesce(EXCLUDED.last_claim_at, counterfoil.worker_heartbeat.last_claim_at);
