@@ -1,0 +1,72 @@
+"""Postgres and Valkey of one home as one thing: started together, found again, stopped together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from counterfoil.stack.home import Home
+from counterfoil.stack.postgres import SECRET as POSTGRES_SECRET
+from counterfoil.stack.postgres import SUPERUSER, Postgres
+from counterfoil.stack.server import HOST
+from counterfoil.stack.valkey import SECRET as VALKEY_SECRET
+from counterfoil.stack.valkey import Valkey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Urls:
+    """How to reach the services. Holds passwords, which its repr leaves out."""
+
+    host: str
+    port: int
+    user: str
+    """Postgres' superuser."""
+    password: str = field(repr=False)
+    valkey: str = field(repr=False)
+    """`redis://:password@127.0.0.1:port/0`"""
+
+    @property
+    def postgres(self) -> str:
+        """The superuser's libpq URL of the database `postgres`."""
+        return self.postgres_as(self.user, self.password, "postgres")
+
+    def postgres_as(self, user: str, password: str, database: str) -> str:
+        """A libpq URL of this server; user and password must be URL-safe, as ours are."""
+        return f"postgresql://{user}:{password}@{self.host}:{self.port}/{database}"
+
+
+class Services:
+    """The two servers of a home. Any number of processes may call these at the same time."""
+
+    @staticmethod
+    def start(home: Home) -> Urls:
+        """Start what is not running, wait until both answer (at most 60 s each) and tell where they are. Idempotent.
+
+        Servers are shared by all processes of the home and outlive the caller, even a killed one: only `stop` ends
+        them. Raises StackError, which names the log to read.
+        """
+        postgres, valkey = Postgres(home), Valkey(home)
+        with home.lock():
+            valkey.launch()  # first, so that it starts while initdb runs
+            postgres.launch()
+            valkey_port = valkey.wait()
+            postgres_port = postgres.wait()
+            valkey_password = home.secret(VALKEY_SECRET)
+            return Urls(
+                host=HOST,
+                port=postgres_port,
+                user=SUPERUSER,
+                password=home.secret(POSTGRES_SECRET),
+                valkey=f"redis://:{valkey_password}@{HOST}:{valkey_port}/0",
+            )
+
+    @staticmethod
+    def running(home: Home) -> bool:
+        """Whether both servers are alive; says nothing about whether they answer."""
+        return Postgres(home).process() is not None and Valkey(home).process() is not None
+
+    @staticmethod
+    def stop(home: Home) -> None:
+        """Stop this home's servers and no others; data stays. Idempotent. Raises StackError if one cannot be ended."""
+        with home.lock():
+            Valkey(home).stop()
+            Postgres(home).stop()
