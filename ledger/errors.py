@@ -11,8 +11,8 @@ CounterfoilError (RuntimeError)
 ├── NotAllowed             the run is closed or unwinding, or the role has no right to this tenant
 └── LedgerUnavailable      Postgres could not be reached, or the connection was lost
 
-All subclass RuntimeError, which agent frameworks do not retry by default. Each has a stable `code` and an `exit_code` for
-the command line, and says what to do next.
+All subclass RuntimeError, which agent frameworks do not retry by default. Each has a stable `code` and an `exit_code`
+for the command line, and says what to do next.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ToolDefinitionError(CounterfoilError):
 
 
 class ArgumentError(CounterfoilError):
-    """An argument is refused at the door, before any row; `path` is a JSON-path-like place such as `$.items[2].name`."""
+    """An argument is refused at the door, before any row; `path` is a place such as `$.items[2].name`."""
 
     code = "invalid_argument"
     exit_code = 2

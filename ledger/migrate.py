@@ -20,8 +20,8 @@ OWNER = "counterfoil_owner"
 def upgrade(url: str) -> str:
     """Brings the database at `url` to the newest schema and returns its revision. Idempotent.
 
-    The login must be able to become `counterfoil_owner` (`counterfoil db roles` prints the SQL). Concurrent callers wait for
-    each other on an advisory lock. Raises `LedgerUnavailable`, `NotAllowed` or `ConfigError`, each with its fix.
+    The login must be able to become `counterfoil_owner` (`counterfoil db roles` prints the SQL). Concurrent callers
+    wait for each other on an advisory lock. Raises `LedgerUnavailable`, `NotAllowed` or `ConfigError`, each with its fix.
     """
     with _connect(url) as connection, _config() as config:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
 import psycopg
 from psycopg import sql
@@ -23,7 +23,11 @@ def groups_sql(database: str) -> str:
         for name in names
     ]
     lines.append(f"GRANT {OWNER} TO CURRENT_USER;")
-    lines.append(sql.SQL("GRANT CREATE ON DATABASE {} TO {};").format(sql.Identifier(database), sql.Identifier(OWNER)).as_string())
+    lines.append(
+        sql.SQL("GRANT CREATE ON DATABASE {} TO {};")
+        .format(sql.Identifier(database), sql.Identifier(OWNER))
+        .as_string()
+    )
     return "\n".join(lines)
 
 
@@ -34,7 +38,7 @@ def create_groups(url: str) -> None:
     """
     with _connect(url) as connection, connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('counterfoil.roles'))")
-        connection.execute(cast("sql.LiteralString", groups_sql(connection.info.dbname)))
+        connection.execute(groups_sql(connection.info.dbname).encode())
 
 
 def grant(url: str, login: str, *, as_: Group, tenant: str) -> None:
@@ -70,4 +74,6 @@ def _connect(url: str) -> psycopg.Connection:
     try:
         return psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), connect_timeout=10)
     except psycopg.OperationalError as error:
-        raise LedgerUnavailable("cannot connect to the database.", fix="Is it running, and is the URL right?") from error
+        raise LedgerUnavailable(
+            "cannot connect to the database.", fix="Is it running, and is the URL right?"
+        ) from error

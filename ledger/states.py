@@ -61,9 +61,7 @@ _S = State
 ARROWS: dict[State, frozenset[State]] = {
     _S.PROPOSED: frozenset({_S.AWAITING_APPROVAL, _S.READY, _S.CANCELLED, _S.STALE}),
     _S.AWAITING_APPROVAL: frozenset({_S.READY, _S.CANCELLED, _S.STALE}),
-    _S.READY: frozenset(
-        {_S.EXECUTING, _S.AWAITING_APPROVAL, _S.CANCELLED, _S.STALE, _S.UNCERTAIN, _S.OPERATOR_REVIEW}
-    ),
+    _S.READY: frozenset({_S.EXECUTING, _S.AWAITING_APPROVAL, _S.CANCELLED, _S.STALE, _S.UNCERTAIN, _S.OPERATOR_REVIEW}),
     _S.EXECUTING: frozenset(
         {
             _S.SUCCEEDED,

@@ -1,0 +1,48 @@
+"""What moves rows on when nobody else does. Every sweep is idempotent and may run any number of times at once."""
+
+from __future__ import annotations
+
+from counterfoil.ledger.connection import Ledger
+from counterfoil.ledger.queries import load
+
+_SQL = load("counterfoil.ledger", "sql/reconciler.sql")
+
+BATCH = 500
+"""Rows that one sweep moves in one statement; the next tick takes the rest."""
+
+
+def sweep_lapsed_leases(ledger: Ledger, *, by: str, batch: int = BATCH) -> list[str]:
+    """executing or reconciling past its lease → uncertain, never ready. Returns the action ids that moved."""
+    return _moved(ledger, "sweep_lapsed_executing", by=by, batch=batch) + _moved(
+        ledger, "sweep_lapsed_reconciling", by=by, batch=batch
+    )
+
+
+def expire_past_deadline(ledger: Ledger, *, by: str, batch: int = BATCH) -> list[str]:
+    """Past its deadline: stale, or (in doubt) uncertain with no_resend, so that evidence decides."""
+    return _moved(ledger, "expire_waiting", by=by, batch=batch) + _moved(ledger, "expire_in_doubt", by=by, batch=batch)
+
+
+def finish_cancels(ledger: Ledger, *, by: str, batch: int = BATCH) -> list[str]:
+    """Carries out cancels that had found their row executing, once the row is claimable again."""
+    ids = _moved(ledger, "due_cancels", batch=batch)
+    for action_id in ids:
+        ledger.rows(_SQL["request_cancel"], {"action_id": action_id, "by": by, "reason": "cancel requested"})
+    return ids
+
+
+def rescue_lost_wakeups(ledger: Ledger, *, older_s: float, batch: int = BATCH) -> list[str]:
+    """Gives a wake-up to claimable rows that have none. Must return [] always; anything else is worth an alert."""
+    return _moved(ledger, "rescue_lost_wakeups", older_s=older_s, batch=batch)
+
+
+def make_partitions(ledger: Ledger, *, ahead: int = 2) -> list[str]:
+    """Makes this month's partitions and those of `ahead` months more; returns the names of new ones."""
+    row = ledger.row(_SQL["make_partitions"], {"ahead": ahead})
+    assert row is not None
+    made: list[str] = row["made"]
+    return made
+
+
+def _moved(ledger: Ledger, name: str, **params: object) -> list[str]:
+    return [row["action_id"] for row in ledger.rows(_SQL[name], params)]

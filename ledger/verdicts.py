@@ -1,0 +1,128 @@
+"""What the reconciler may do with an action: claim uncertain ones for a look-up, then write one verdict each, fenced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from counterfoil.ledger.claims import RecordedAction, recorded
+from counterfoil.ledger.connection import Ledger
+from counterfoil.ledger.queries import load
+
+_SQL = load("counterfoil.ledger", "sql/reconciler.sql")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncertainAction(RecordedAction):
+    """A row under a look-up's lease. `as_of` is a time before the look-up begins; `late_…` is a success that some attempt
+    recorded after it had lost the row."""
+
+    as_of: datetime
+    quiet_from: datetime | None
+    absent_count: int
+    last_absent_at: datetime | None
+    lookup_count: int
+    uncertain_since: datetime | None
+    last_error_code: str | None
+    late_receipt: str | None
+    late_result: str | None
+
+
+def claim_uncertain(
+    ledger: Ledger,
+    *,
+    fence: UUID,
+    tools: Sequence[str],
+    batch: int,
+    lease_s: float,
+    uncertain_after_s: float,
+    by: str,
+) -> list[UncertainAction]:
+    """uncertain → reconciling for up to `batch` due rows of `tools`, none of which another caller gets."""
+    rows = ledger.rows(
+        _SQL["claim_uncertain"],
+        {
+            "fence": fence,
+            "tools": list(tools),
+            "batch": batch,
+            "lease_s": lease_s,
+            "uncertain_after_s": uncertain_after_s,
+            "by": by,
+        },
+    )
+    return [recorded(UncertainAction, row) for row in rows]
+
+
+def succeeded(ledger: Ledger, action: RecordedAction, *, receipt: str, result: str, evidence: str, by: str) -> bool:
+    """reconciling → succeeded: the provider holds our effect."""
+    return _written(ledger, "verdict_succeeded", action, receipt=receipt, result=result, evidence=evidence, by=by)
+
+
+def failed(ledger: Ledger, action: RecordedAction, *, code: str, reason: str, evidence: str, by: str) -> bool:
+    """reconciling → permanent_failure: found and failed, or absent and never to be sent again. Ends the doubt."""
+    return _written(ledger, "verdict_failed", action, code=code, reason=reason, evidence=evidence, by=by)
+
+
+def not_executed(ledger: Ledger, action: RecordedAction, *, evidence: str, by: str) -> bool:
+    """reconciling → not_executed: absence is earned and no attempt is left. Ends the doubt."""
+    return _written(ledger, "verdict_not_executed", action, evidence=evidence, by=by)
+
+
+def resend(
+    ledger: Ledger,
+    action: RecordedAction,
+    *,
+    ends_doubt: bool,
+    delay_s: float,
+    reason: str,
+    evidence: str,
+    by: str,
+) -> bool:
+    """reconciling → ready, same key and bytes; False also when a cancel has forbidden it meanwhile."""
+    return _written(
+        ledger,
+        "verdict_resend",
+        action,
+        ends_doubt=ends_doubt,
+        delay_s=delay_s,
+        reason=reason,
+        evidence=evidence,
+        by=by,
+    )
+
+
+def ask_later(
+    ledger: Ledger,
+    action: RecordedAction,
+    *,
+    after_s: float,
+    absent_count: int,
+    last_absent_at: datetime | None,
+    reason: str,
+    evidence: str,
+    by: str,
+) -> bool:
+    """reconciling → uncertain, to be looked up again in `after_s`."""
+    return _written(
+        ledger,
+        "verdict_ask_later",
+        action,
+        after_s=after_s,
+        absent_count=absent_count,
+        last_absent_at=last_absent_at,
+        reason=reason,
+        evidence=evidence,
+        by=by,
+    )
+
+
+def to_person(ledger: Ledger, action: RecordedAction, *, code: str, reason: str, evidence: str, by: str) -> bool:
+    """reconciling → operator_review: evidence is contradictory, or there is no way to get any."""
+    return _written(ledger, "verdict_person", action, code=code, reason=reason, evidence=evidence, by=by)
+
+
+def _written(ledger: Ledger, name: str, action: RecordedAction, **params: object) -> bool:
+    everything: dict[str, object] = {"action_id": action.action_id, "fence": action.fence, **params}
+    return ledger.row(_SQL[name], everything) is not None
