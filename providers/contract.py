@@ -1,4 +1,4 @@
-"""The one seam to the outside world: what a tool promises (`Contract`), what is called (`Call`), who calls (`Adapter`)."""
+"""The one seam to the outside world: what a tool promises (`Contract`), what is called (`Call`), by whom (`Adapter`)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Succeeded:
 class Rejected:
     """The provider definitely did nothing. Only whitelisted answers may become this.
 
-    `retryable` says that the same request may be accepted later, after `retry_after_s` seconds where the provider said so.
+    `retryable` says that the same request may be accepted later, after `retry_after_s` seconds where the provider says so.
     """
 
     code: str
@@ -56,8 +56,8 @@ Outcome = Succeeded | Rejected | NotSent | Uncertain
 class Found:
     """The provider holds exactly one object under our key; `outcome` maps that object's *status*, not its presence.
 
-    `amount_minor`, `currency` and `created_at` are what the provider recorded, None where the kind has none; the verdict
-    sends a mismatch with the intent to a person.
+    `amount_minor`, `currency` and `created_at` are what the provider recorded, None where the kind has none; the
+    verdict sends a mismatch with the intent to a person.
     """
 
     outcome: Succeeded | Rejected | Uncertain

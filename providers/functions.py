@@ -1,0 +1,142 @@
+"""Decides what a person's own function proves: its return value, its exception and its look-up, as outcome and finding.
+
+The function makes one request per call and leaves retries and redirects of its client off: a refused second request
+would say nothing about the first.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from pydantic import BaseModel
+
+from counterfoil.providers.contract import Call, Of
+from counterfoil.providers.outcomes import (
+    Absent,
+    Finding,
+    Found,
+    Many,
+    NotSent,
+    Outcome,
+    Rejected,
+    Succeeded,
+    Uncertain,
+    Unknown,
+)
+from counterfoil.providers.sanitise import clean_fields, clean_id
+from counterfoil.providers.spec import ToolSpec
+from counterfoil.providers.transport import classify_exception, classify_status, retry_after_of
+
+LOOKUP_INJECTED = frozenset({"key", "of", "sent_at"})
+RETRY_AFTER_CAP_S = 900.0
+RECEIPTS_MAX = 20
+
+
+class FunctionAdapter:
+    """Runs one tool's own function, and its look-up. Time limits are the function's own: `timeout_s` binds nothing here."""
+
+    def __init__(self, spec: ToolSpec) -> None:
+        self._spec = spec
+
+    def send(self, call: Call, *, timeout_s: float) -> Outcome:
+        """Calls the function once. Never raises for an answer."""
+        del timeout_s
+        try:
+            arguments = self._spec.bind(call.arguments)
+            injected = self._injected(call)
+        except Exception as exc:  # noqa: BLE001 - recorded arguments that this process cannot read: nothing was sent yet
+            return NotSent(f"bind_{type(exc).__name__}")
+        try:
+            answer = self._spec.function(**arguments, **injected)
+        except Exception as exc:  # noqa: BLE001 - whatever a tool's code raises is evidence, and by default it proves nothing
+            return outcome_of_exception(exc)
+        return self._outcome_of(answer)
+
+    def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
+        """Asks for each call in turn; a look-up that raises is Unknown."""
+        del timeout_s
+        return {call.action_id: self._ask(call) for call in calls}
+
+    def _injected(self, call: Call) -> dict[str, object]:
+        injected: dict[str, object] = {"key": call.key} if self._spec.takes_key else {}
+        if self._spec.takes_of:
+            if call.of is None:
+                raise ValueError("a counter-action without the action that it is about")
+            injected["of"] = call.of if self._spec.of_annotation is Of else call.of.key
+        return injected
+
+    def _outcome_of(self, answer: object) -> Outcome:
+        if isinstance(answer, Succeeded | Rejected | NotSent | Uncertain):
+            return _clean(answer)
+        if isinstance(answer, BaseModel):
+            answer = answer.model_dump(mode="json")
+        if isinstance(answer, Mapping):
+            receipt = clean_id(answer.get(self._spec.receipt))
+            if receipt is not None:
+                return Succeeded(receipt, clean_fields(answer, self._spec.result_fields))
+        return Uncertain("no_receipt", evidence=type(answer).__name__)
+
+    def _ask(self, call: Call) -> Finding:
+        lookup = self._spec.lookup
+        if not callable(lookup):
+            return Unknown("no_lookup")
+        try:
+            answer = lookup(**self._lookup_arguments(lookup, call))
+        except Exception as exc:  # noqa: BLE001 - a failed look-up proves nothing, whatever failed in it
+            return Unknown(type(exc).__name__)
+        return self._finding_of(answer)
+
+    def _lookup_arguments(self, lookup: Callable[..., object], call: Call) -> dict[str, object]:
+        offered: dict[str, object] = {"key": call.key, "sent_at": call.first_sent_at}
+        if call.of is not None:
+            offered["of"] = call.of if self._spec.of_annotation is Of else call.of.key
+        wanted = inspect.signature(lookup).parameters
+        if any(name in wanted for name in self._spec.arguments.names):
+            offered = {**self._spec.bind(call.arguments), **offered}
+        return {name: value for name, value in offered.items() if name in wanted}
+
+    def _finding_of(self, answer: object) -> Finding:
+        if answer is None:
+            return Absent()
+        if isinstance(answer, Found | Absent | Many | Unknown):
+            return answer
+        if isinstance(answer, list | tuple):
+            items = cast("Sequence[object]", answer)
+            if not items:
+                return Absent()
+            if len(items) > 1:
+                return Many(tuple(self._receipt_of(item) for item in items[:RECEIPTS_MAX]))
+            answer = items[0]
+        outcome = self._outcome_of(answer)
+        if isinstance(outcome, NotSent):
+            return Unknown("not_sent")
+        return Found(outcome)
+
+    def _receipt_of(self, item: object) -> str:
+        outcome = self._outcome_of(item)
+        return outcome.id if isinstance(outcome, Succeeded) else "unknown"
+
+
+def outcome_of_exception(exc: Exception) -> Outcome:
+    """An exception with an HTTP reply (requests, httpx) is judged by its status, any other by the transport table."""
+    reply = getattr(exc, "response", None)
+    status = getattr(reply, "status_code", None)
+    if not isinstance(status, int):
+        return classify_exception(exc)
+    if getattr(reply, "history", None):
+        return Uncertain("redirected", evidence=f"HTTP {status} after a redirect")
+    headers = getattr(reply, "headers", None)
+    wait_s = retry_after_of(headers, cap_s=RETRY_AFTER_CAP_S) if isinstance(headers, Mapping) else None
+    return classify_status(status, retry_after_s=wait_s)
+
+
+def _clean(outcome: Outcome) -> Outcome:
+    """A success that the function built itself must be storable like any other."""
+    if not isinstance(outcome, Succeeded):
+        return outcome
+    receipt = clean_id(outcome.id)
+    if receipt is None:
+        return Uncertain("no_receipt", evidence="Succeeded")
+    return Succeeded(receipt, clean_fields(outcome.fields, outcome.fields))

@@ -1,0 +1,100 @@
+"""Decides that one attempt is one write on the wire, within its time, with a reply of at most 1 MiB.
+
+The clients' own retries and redirects are switched off where each client is made; this is the belt to those braces. It
+is mounted on the client's `requests.Session`, so a write that it did not see did not leave. Loaded in workers only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import requests
+from requests.adapters import HTTPAdapter
+
+REPLY_BYTES_MAX = 1 << 20
+CONNECT_TIMEOUT_S = 3.05
+"""A little more than a TCP retransmission (3 s)."""
+_CHUNK_BYTES = 1 << 16
+_READS_MAX = REPLY_BYTES_MAX
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class SecondWrite(RuntimeError):
+    """The client wanted to send another write in the same attempt: a hidden retry."""
+
+
+class ReplyTooLarge(RuntimeError):
+    """The reply is larger than `REPLY_BYTES_MAX`; it was not read to its end."""
+
+
+class DeadlinePassed(requests.exceptions.ReadTimeout):
+    """The attempt's time was used up before this request, or while its reply dripped in."""
+
+
+class OneShot(HTTPAdapter):
+    """The transport of one client. Used by one thread at a time; every request needs an open `attempt`."""
+
+    def __init__(self) -> None:
+        super().__init__(max_retries=0, pool_connections=1, pool_maxsize=1)
+        self.wrote = False
+        """A write was handed to the network in the present attempt. False proves that none left."""
+        self._writes_left = 0
+        self._deadline_s = 0.0
+
+    @contextmanager
+    def attempt(self, *, timeout_s: float, writes_max: int) -> Iterator[OneShot]:
+        """Opens the door for reads and `writes_max` writes, all within `timeout_s`."""
+        self.wrote, self._writes_left = False, writes_max
+        self._deadline_s = time.monotonic() + timeout_s
+        try:
+            yield self
+        finally:
+            self._writes_left, self._deadline_s = 0, 0.0
+
+    def mount_on(self, session: requests.Session) -> None:
+        """Takes over the session: no redirects, no environment proxies, no netrc."""
+        session.max_redirects = 0
+        session.trust_env = False
+        session.mount("http://", self)
+        session.mount("https://", self)
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: float | tuple[float, float] | tuple[float, None] | None = None,
+        verify: bool | str = True,
+        cert: bytes | str | tuple[bytes | str, bytes | str] | None = None,
+        proxies: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        """Sends within what is left of the attempt (the client's own `timeout` is ignored) and reads the reply."""
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise DeadlinePassed("no time left for this request", request=request)
+        if request.method not in _SAFE_METHODS:
+            if self._writes_left < 1:
+                raise SecondWrite(f"a further {request.method} was refused")
+            self._writes_left -= 1
+            self.wrote = True
+        limits = (min(CONNECT_TIMEOUT_S, left_s), left_s)
+        reply = super().send(request, stream=True, timeout=limits, verify=verify, cert=cert, proxies=proxies)
+        reply._content = self._body(reply)
+        return reply
+
+    def _body(self, reply: requests.Response) -> bytes:
+        body = bytearray()
+        for _ in range(_READS_MAX):
+            chunk = reply.raw.read1(_CHUNK_BYTES, decode_content=True)
+            if not chunk:
+                return bytes(body)
+            body += chunk
+            if len(body) > REPLY_BYTES_MAX:
+                reply.close()
+                raise ReplyTooLarge("the reply is over 1 MiB")
+            if time.monotonic() > self._deadline_s:
+                reply.close()
+                raise DeadlinePassed("the reply did not end in time", request=reply.request)
+        reply.close()
+        raise ReplyTooLarge("the reply came in too many pieces")
