@@ -1,0 +1,1 @@
+"""Who acts? Workers claim actions, call providers within their budgets, and settle what the answers prove."""
