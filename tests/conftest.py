@@ -1,0 +1,139 @@
+"""What every test may use: one real Postgres and Valkey for the whole run, a cloned database for each test.
+
+`services` starts them once, for all xdist workers together; `database` is a clone of a migrated template with a login for
+each role; `valkey` is the shared server and a key prefix of the test's own. Nothing starts before a test asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from counterfoil.stack.databases import LOGINS, Login, database_url, prepare_database
+from counterfoil.stack.home import Home, home
+from counterfoil.stack.processes import recall, remember
+from counterfoil.stack.services import Services, Urls
+
+TEMPLATE = "cf_template"
+TEST_LOGINS = (*LOGINS, Login("agent2", "cf_agent2", "agent", ("globex",)))
+
+FOLDER_PREFIX = "counterfoil-tests-"
+FOLDER_VARIABLE = "COUNTERFOIL_TEST_FOLDER"
+"""How the xdist workers hear from the controller where the run's services live."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The controller names one folder for the run, and ends what a killed run of earlier has left."""
+    if hasattr(config, "workerinput"):
+        return
+    _end_abandoned_runs()
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    folder.chmod(0o755)  # as root the servers run as another user, who must get in; what is inside is closed
+    remember(folder / "controller.json", os.getpid())
+    os.environ[FOLDER_VARIABLE] = str(folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The controller stops the services, after all workers are gone."""
+    if not hasattr(config, "workerinput"):
+        _remove_run(Path(os.environ.pop(FOLDER_VARIABLE)))
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database of the test's own, with the ledger's newest schema and empty tables."""
+
+    name: str
+    home: Home
+    urls: Urls
+
+    def url(self, role: str) -> str:
+        """The libpq URL for owner (superuser), agent (acme, globex), agent2 (globex), worker, operator or reader."""
+        return database_url(self.home, self.urls, self.name, role, logins=TEST_LOGINS)
+
+    def advance(self, seconds: float) -> None:
+        """Move this ledger's clock forward, for every connection, by replacing the function that it is."""
+        with psycopg.connect(self.url("owner")) as connection:
+            connection.execute(
+                sql.SQL(
+                    "DO $do$ DECLARE moved interval := counterfoil.now() - statement_timestamp() + {} * interval '1 second';"
+                    " BEGIN EXECUTE format('CREATE OR REPLACE FUNCTION counterfoil.now() RETURNS timestamptz"
+                    " LANGUAGE sql STABLE PARALLEL SAFE AS $$ SELECT statement_timestamp() + interval %L $$', moved);"
+                    " END $do$"
+                ).format(sql.Literal(seconds))
+            )
+
+
+@pytest.fixture(scope="session")
+def stack_home() -> Home:
+    """The home of this run's services."""
+    return _run_home(Path(os.environ[FOLDER_VARIABLE]))
+
+
+@pytest.fixture(scope="session")
+def services(stack_home: Home) -> Urls:
+    """The run's Postgres and Valkey; never stop them in a test, kill them in a home of your own."""
+    return Services.start(stack_home)
+
+
+@pytest.fixture(scope="session")
+def template_database(stack_home: Home, services: Urls) -> str:
+    """The name of the migrated database that others are cloned from; nobody may connect to it."""
+    with stack_home.lock("template"):
+        ready = stack_home.run / "template-ready"
+        if not ready.exists():
+            prepare_database(stack_home, services, TEMPLATE, ("acme", "globex"), logins=TEST_LOGINS)
+            with psycopg.connect(services.postgres, autocommit=True) as connection:
+                connection.execute(f"ALTER DATABASE {TEMPLATE} ALLOW_CONNECTIONS false IS_TEMPLATE true")
+            ready.touch()
+    return TEMPLATE
+
+
+@pytest.fixture
+def database(stack_home: Home, services: Urls, template_database: str) -> Iterator[Database]:
+    """A clone of the template, dropped after the test whoever is still connected."""
+    name = f"cf_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(services.postgres, autocommit=True) as connection:
+        # WAL_LOG: half the time of FILE_COPY here, which forces two checkpoints.
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY WAL_LOG").format(
+                sql.Identifier(name), sql.Identifier(template_database)
+            )
+        )
+        yield Database(name, stack_home, services)
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def valkey(services: Urls) -> tuple[str, str]:
+    """The URL of the shared Valkey, and a prefix for this test's keys and queues."""
+    return services.valkey, f"cf-test-{uuid.uuid4().hex[:12]}-"
+
+
+def _run_home(folder: Path) -> Home:
+    return home(folder, environ={**os.environ, "COUNTERFOIL_HOME": str(folder / "home")})
+
+
+def _remove_run(folder: Path) -> None:
+    if (folder / "home").exists():
+        Services.stop(_run_home(folder))
+    shutil.rmtree(folder)
+
+
+def _end_abandoned_runs() -> None:
+    """A run that was killed outright could not stop its servers: whoever runs next does."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        status = folder.stat()
+        settled = time.time() - status.st_mtime > 60  # a younger one may be about to record its controller
+        if status.st_uid == os.geteuid() and settled and recall(folder / "controller.json", lambda _: True) is None:
+            _remove_run(folder)
