@@ -1,0 +1,33 @@
+"""`python -m counterfoil.sandbox`: serves the outside world on 127.0.0.1 until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from counterfoil.sandbox.server import PROVIDERS, serve
+
+
+def main() -> None:
+    names = ", ".join(f"/{provider.name}" for provider in PROVIDERS)
+    parser = argparse.ArgumentParser(
+        prog="python -m counterfoil.sandbox",
+        description=f"The outside world for demo and tests: {names}; control API under /_sandbox/. Loopback only.",
+    )
+    parser.add_argument("--port", type=int, default=8700, help="port on 127.0.0.1; 0 takes a free one (default 8700)")
+    parser.add_argument("--data", type=Path, required=True, help="folder for its own database; made if it is missing")
+    parser.add_argument("--with-stdin", action="store_true", help="stop when standard input ends: die with the parent")
+    options = parser.parse_args()
+    options.data.mkdir(parents=True, exist_ok=True)
+    parent = sys.stdin.buffer if options.with_stdin else None
+    asyncio.run(serve("127.0.0.1", options.port, options.data / "sandbox.db", ready=_say, parent=parent))
+
+
+def _say(port: int) -> None:
+    print(f"sandbox ready on http://127.0.0.1:{port}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

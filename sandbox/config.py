@@ -1,0 +1,75 @@
+"""Decides which settings the outside world has, their defaults and their bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Settings of the world; `POST /_sandbox/config` changes some, a reset brings these defaults back."""
+
+    search_lag_s: Mapping[str, Span] = field(default_factory=lambda: {"stripe": (1.0, 3.0), "jira": (1.0, 3.0)})
+    """Per provider: how much later a search sees a write; a number or [least, most], drawn anew for each write."""
+    latency_s: Mapping[str, float] = field(default_factory=dict)
+    """Per provider: how long a request takes before its handler runs."""
+    idem_ttl_s: float = 24 * 3600.0
+    """Stripe forgets an idempotency key after this long, and then runs it again."""
+    hold_s: float = 7 * 24 * 3600.0
+    """An authorisation that was not captured lapses after this long."""
+    customers: Literal["auto", "strict"] = "auto"
+    """`auto`: a customer id that a payment names exists; `strict`: it must have been created."""
+    reship: Literal["reject", "accept"] = "reject"
+    """Whether the warehouse accepts a reship."""
+    projects: tuple[str, ...] = ("SUP",)
+    """The keys of the Jira projects that exist."""
+    first_issue: int = 1
+    """The number of the first issue in a project."""
+    seed: int = 1
+    """Fixes the sequence of search lags."""
+
+    def search_lag(self, provider: str) -> Span:
+        return self.search_lag_s.get(provider, (0.0, 0.0))
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with these settings; per-provider settings are merged; ValueError names what is wrong."""
+        new: dict[str, Any] = {}
+        for name, value in changes.items():
+            new[name] = self._checked(name, value)
+        return dataclasses.replace(self, **new)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Self:
+        return cls().changed(saved)
+
+    def _checked(self, name: str, value: Any) -> Any:
+        match name, value:
+            case "search_lag_s", dict():
+                return {**self.search_lag_s, **{provider: _span(name, lag) for provider, lag in value.items()}}
+            case "latency_s", dict():
+                return {**self.latency_s, **{provider: _span(name, wait)[0] for provider, wait in value.items()}}
+            case (("idem_ttl_s" | "hold_s"), _):
+                return _span(name, value)[0]
+            case ("customers", "auto" | "strict") | ("reship", "reject" | "accept"):
+                return value
+            case "projects", [*keys] if keys and all(isinstance(key, str) for key in keys):
+                return tuple(keys)
+            case (("first_issue" | "seed"), int()) if value >= 0:
+                return value
+        known = ", ".join(entry.name for entry in dataclasses.fields(self))
+        raise ValueError(f"no such setting, or not such a value: {name}. Settings: {known}.")
+
+
+def _span(name: str, value: Any) -> Span:
+    low, high = value if isinstance(value, list | tuple) and len(value) == 2 else (value, value)
+    if not all(isinstance(edge, int | float) for edge in (low, high)) or not 0 <= low <= high:
+        raise ValueError(f"{name} wants seconds, or [least, most] seconds: {value!r}")
+    return float(low), float(high)

@@ -1,0 +1,122 @@
+"""Decides what tests may ask of the world and do to it: the control API under `/_sandbox/`.
+
+Nobody's client speaks to it; `client.Sandbox` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from counterfoil.sandbox.faults import Rule
+from counterfoil.sandbox.gateway import Gateway
+from counterfoil.sandbox.jira_issues import count_open
+from counterfoil.sandbox.store import Store
+
+_COUNTED = {
+    "charges": ("stripe", "charge"),
+    "authorizations": ("stripe", "authorization"),
+    "cancellations": ("stripe", "cancellation"),
+    "refunds": ("stripe", "refund"),
+    "tickets_created": ("jira", "ticket"),
+    "tickets_deleted": ("jira", "ticket_deletion"),
+    "transitions": ("jira", "transition"),
+    "comments": ("jira", "comment"),
+    "customer_messages": ("mail", "customer_message"),
+    "shipments": ("warehouse", "shipment"),
+    "shipments_cancelled": ("warehouse", "shipment_cancellation"),
+}
+
+
+def counts(store: Store) -> dict[str, int]:
+    """Durable effects by name. A charge counts when money moved: on success, or on capture of a hold."""
+    have = store.count_effects()
+    return {name: have.get(kind, 0) for name, kind in _COUNTED.items()} | {"tickets_open": count_open(store)}
+
+
+class Control:
+    """The control API over one gateway and its store."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self.store = gateway, gateway.store
+
+    def add_to(self, app: web.Application) -> None:
+        get, post, router = app.router.add_get, app.router.add_post, app.router
+        get("/_sandbox/", self._state)
+        get("/_sandbox/login", _login)
+        get("/_sandbox/faults", self._faults)
+        post("/_sandbox/faults", _answering(self._add_fault))
+        router.add_delete("/_sandbox/faults", self._clear_faults)
+        post("/_sandbox/clock", _answering(self._advance))
+        post("/_sandbox/config", _answering(self._configure))
+        get("/_sandbox/effects", self._effects)
+        get("/_sandbox/counts", self._counts)
+        get("/_sandbox/requests", self._requests)
+        post("/_sandbox/reset", _answering(self._reset))
+
+    async def _state(self, _http: web.Request) -> web.Response:
+        config = self.store.config.to_json()
+        return web.json_response({"now": self.store.now(), "offset_s": self.store.clock.offset_s, "config": config})
+
+    async def _faults(self, _http: web.Request) -> web.Response:
+        return web.json_response({"faults": [rule.to_json() for rule in self.gateway.rules.rules]})
+
+    def _add_fault(self, posted: dict[str, Any]) -> dict[str, Any]:
+        rule = Rule.from_json(posted)
+        self.gateway.rules.rules.append(rule)
+        return rule.to_json()
+
+    async def _clear_faults(self, _http: web.Request) -> web.Response:
+        self.gateway.rules.rules.clear()
+        return web.json_response({})
+
+    def _advance(self, posted: dict[str, Any]) -> dict[str, Any]:
+        """What became due has happened when this answers."""
+        seconds = posted.get("advance_s")
+        if not isinstance(seconds, int | float) or seconds < 0:
+            raise ValueError("advance_s must be seconds, 0 or more: the clock never goes back.")
+        self.store.advance(seconds)
+        return {"now": self.store.now()}
+
+    def _configure(self, posted: dict[str, Any]) -> dict[str, Any]:
+        self.store.configure(posted)
+        return self.store.config.to_json()
+
+    async def _effects(self, http: web.Request) -> web.Response:
+        wanted = {name: http.query.get(name) for name in ("kind", "key", "provider", "object_id")}
+        return web.json_response({"effects": self.store.effects(**wanted)})
+
+    async def _counts(self, _http: web.Request) -> web.Response:
+        return web.json_response(counts(self.store))
+
+    async def _requests(self, _http: web.Request) -> web.Response:
+        return web.json_response({"requests": self.gateway.attempts.to_json()})
+
+    def _reset(self, posted: dict[str, Any]) -> dict[str, Any]:
+        self.gateway.rules.rules.clear()
+        self.gateway.attempts.clear()
+        self.store.reset(keep_clock=bool(posted.get("keep_clock")))
+        return {"now": self.store.now()}
+
+
+async def _login(http: web.Request) -> web.Response:
+    """A sign-on page that lets everybody through, back to where they came from: now as a GET."""
+    raise web.HTTPFound(http.query.get("next", "/_sandbox/"))
+
+
+def _answering(
+    act: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """An HTTP handler for an act on a JSON object; its ValueError and TypeError are the caller's 400."""
+
+    async def handle(http: web.Request) -> web.Response:
+        try:
+            posted = json.loads(await http.read() or b"{}")
+            return web.json_response(act(posted))
+        except (ValueError, TypeError) as problem:
+            return web.json_response({"error": str(problem)}, status=400)
+
+    return handle

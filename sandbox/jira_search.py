@@ -1,0 +1,78 @@
+"""Decides what `search/jql` returns: the late index, but the store itself for issues to reconcile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from counterfoil.sandbox.jira_errors import listed, refuse
+from counterfoil.sandbox.jira_issues import ISSUE, by_name, shown
+from counterfoil.sandbox.jira_jql import Query, parse
+from counterfoil.sandbox.store import Store
+from counterfoil.sandbox.wire import Json, Reply, Request
+
+_PAGE_DEFAULT, _PAGE_MAX, _RECONCILE_MAX = 50, 5000, 50
+
+
+def search(store: Store, request: Request) -> Reply:
+    """By query (GET) or body (POST). `reconcileIssues` names up to 50 issue ids that are read without lag."""
+    given = request.query if request.method == "GET" else request.body
+    query = parse(str(_one(given, "jql", "")))
+    for clause in query.clauses:
+        unknown = [key for key in clause.values if clause.field == "project" and not _is_project(store, key)]
+        if unknown:
+            raise refuse(400, f"The value '{unknown[0]}' does not exist for the field 'project'.")
+    issues = _visible(store, query, listed(given.get("reconcileIssues")))
+    found = [issue for issue in issues if query.matches(issue, store.now())]
+    query.sort(found)
+    start, most = _page(given)
+    page = found[start : start + most]
+    fields, properties = listed(given.get("fields")), listed(given.get("properties"))
+    answer: Json = {"issues": [shown(store, request, issue, fields, properties) for issue in page]}
+    answer["isLast"] = start + most >= len(found)
+    if not answer["isLast"]:
+        answer["nextPageToken"] = f"from-{start + most}"
+    return Reply(200, answer)
+
+
+def removed(_store: Store, _request: Request) -> Reply:
+    raise refuse(
+        410,
+        "The requested API has been removed. Please migrate to the /rest/api/3/search/jql API. A full migration guideline"
+        " is available at https://developer.atlassian.com/changelog/#CHANGE-2046",
+    )
+
+
+def _visible(store: Store, query: Query, reconcile: list[str]) -> list[Json]:
+    if len(reconcile) > _RECONCILE_MAX:
+        raise refuse(400, f"reconcileIssues takes at most {_RECONCILE_MAX} issue ids.")
+    seen = {issue["id"]: issue for issue in store.indexed(ISSUE, term=_term(query))}
+    for issue_id in reconcile:
+        now = by_name(store, issue_id)
+        seen.pop(issue_id, None)
+        if now is not None:
+            seen[now["id"]] = now
+    return list(seen.values())
+
+
+def _term(query: Query) -> str | None:
+    for clause in query.clauses:
+        if clause.field == "labels" and clause.op in ("=", "in") and len(clause.values) == 1:
+            return f"label={clause.values[0]}"
+    return None
+
+
+def _page(given: Json) -> tuple[int, int]:
+    most = int(_one(given, "maxResults", _PAGE_DEFAULT))
+    token = str(_one(given, "nextPageToken", "from-0"))
+    if not 1 <= most <= _PAGE_MAX or not token.removeprefix("from-").isdigit():
+        raise refuse(400, "maxResults or nextPageToken is invalid.")
+    return int(token.removeprefix("from-")), most
+
+
+def _one(given: Json, name: str, default: Any) -> Any:
+    value = given.get(name, default)
+    return value[0] if isinstance(value, list) and value else value
+
+
+def _is_project(store: Store, key: str) -> bool:
+    return key.upper() in store.config.projects or key == "10000"

@@ -1,0 +1,70 @@
+"""Decides how the sandbox is served: one process, one event loop, loopback only."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from aiohttp import web
+
+from counterfoil.sandbox.control import Control
+from counterfoil.sandbox.gateway import Gateway
+from counterfoil.sandbox.jira import JIRA
+from counterfoil.sandbox.mail import MAIL
+from counterfoil.sandbox.store import Store
+from counterfoil.sandbox.stripe import STRIPE
+from counterfoil.sandbox.warehouse import WAREHOUSE
+
+PROVIDERS = (STRIPE, JIRA, WAREHOUSE, MAIL)
+_BODY_BYTES_MAX = 1 << 20
+_BACKLOG = 1024
+
+
+def create_app(path: Path) -> web.Application:
+    """The whole world over one SQLite file; every provider is mounted under `/<its name>`."""
+    gateway = Gateway(Store(path))
+    app = web.Application(client_max_size=_BODY_BYTES_MAX)
+    for provider in PROVIDERS:
+        for route in provider.routes:
+            handler = gateway.handler(provider, route)
+            app.router.add_route(route.method, f"/{provider.name}{route.path}", handler)
+    Control(gateway).add_to(app)
+
+    async def close(_app: web.Application) -> None:
+        gateway.store.close()
+
+    app.on_cleanup.append(close)
+    return app
+
+
+async def serve(host: str, port: int, path: Path, *, ready: Callable[[int], None], parent: BinaryIO | None) -> None:
+    """Serves until SIGTERM or SIGINT; `ready` gets the port (0 = any free one). With `parent`, also until that ends.
+
+    Requests under way at the end are dropped, as a provider's would be.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+    if parent is not None:
+        threading.Thread(target=_wait_for_end, args=(parent, loop, stop), daemon=True).start()
+    # A client that gives up does not cancel its request's handler: what was sent may still take effect.
+    runner = web.AppRunner(create_app(path), access_log=None, handler_cancellation=False, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, backlog=_BACKLOG)
+        await site.start()
+        ready(runner.addresses[0][1])
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+
+
+def _wait_for_end(parent: BinaryIO, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    while parent.read(4096):
+        pass
+    loop.call_soon_threadsafe(stop.set)
