@@ -2,7 +2,7 @@
 
 -- name: runs_to_unwind
 SELECT tenant, run, state FROM counterfoil.run
-WHERE state IN ('unwinding', 'unwind_blocked') ORDER BY updated_at LIMIT :batch;
+WHERE state IN ('unwinding', 'unwind_blocked') ORDER BY state = 'unwind_blocked', updated_at LIMIT :batch;
 
 -- name: steps_of_run
 -- The run's actions, each with its counter-action's state where one was recorded.

@@ -62,7 +62,7 @@ CREATE TABLE counterfoil.action (
   once_key text,
   repeat_reason text,
   amount_minor bigint CHECK (amount_minor BETWEEN -9007199254740991 AND 9007199254740991),
-  currency text CHECK (currency ~ '^[a-z]{3}$'),
+  currency text CHECK (length(currency) BETWEEN 1 AND 16),
   needs_approval boolean NOT NULL DEFAULT false,
   expected_resource_version text,
   deadline_at timestamptz,

@@ -1,0 +1,235 @@
+"""Decides nothing itself: claims uncertain rows, asks their providers, and writes what the verdict says, fenced.
+
+A look-up is a read and may run twice; a verdict is written once, by whoever still holds the row's token.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+from uuid import uuid4
+
+import structlog
+
+from counterfoil.ledger import verdicts
+from counterfoil.ledger.canonical import load_stored
+from counterfoil.ledger.connection import Ledger
+from counterfoil.ledger.verdicts import UncertainAction
+from counterfoil.providers.contract import Adapter, Contract, ToolClass
+from counterfoil.providers.outcomes import Finding, Found, Many, Succeeded, Unknown
+from counterfoil.providers.registry import Registry
+from counterfoil.providers.spec import ToolSpec
+from counterfoil.reconciler.verdict import (
+    AskLater,
+    Claimed,
+    Fail,
+    NotExecuted,
+    Person,
+    Resend,
+    Settle,
+    Verdict,
+    verdict,
+)
+from counterfoil.workers.backoff import delay_s
+from counterfoil.workers.calls import call_of
+from counterfoil.workers.policy import Policy, ttl_margin_s
+from counterfoil.workers.settle import result_text
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.reconciler")
+
+BATCH = 20
+"""Rows claimed at once: their look-ups share one request where the provider allows it."""
+
+BATCHES_MAX = 50
+"""Batches of one sweep; the next tick goes on."""
+
+SKEW_S = 300.0
+"""How far a provider's clock may be from the ledger's when a found object's age is compared with the first send."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUps:
+    """Finds out what became of uncertain actions."""
+
+    ledger: Ledger
+    registry: Registry
+    adapter: Callable[[ToolSpec], Adapter]
+    policy: Callable[[str], Policy]
+    contract: Callable[[ToolSpec], Contract]
+    pause_allowance_s: float
+    uncertain_after_s: float
+    """A row is left alone for this long after it turned uncertain: most late landings need no look-up before."""
+    base_s: float
+    """The shortest pause between two look-ups of a row."""
+    by: str
+    rng: random.Random
+
+    def sweep(self, *, budget_s: float) -> int:
+        """Looks up what is due, batch after batch, for about `budget_s`; returns the number of rows."""
+        tools = [name for name in self.registry.names() if self.registry.get(name).cls is not ToolClass.PURE]
+        stop_at = time.monotonic() + budget_s
+        rows = 0
+        for _ in range(BATCHES_MAX):
+            batch = verdicts.claim_uncertain(
+                self.ledger,
+                fence=uuid4(),
+                tools=tools,
+                batch=BATCH,
+                lease_s=self._lease_s(),
+                uncertain_after_s=self.uncertain_after_s,
+                by=self.by,
+            )
+            self._look(batch)
+            rows += len(batch)
+            if len(batch) < BATCH or time.monotonic() >= stop_at:
+                break
+        return rows
+
+    def _lease_s(self) -> float:
+        """Long enough for a batch of slow look-ups in a row; a lapse costs a second look-up, never a second effect."""
+        slowest_s = max((self.policy(spec.provider).timeout_s for spec in self.registry), default=10.0)
+        return 4 * slowest_s
+
+    def _look(self, batch: Sequence[UncertainAction]) -> None:
+        groups: defaultdict[tuple[str, str], list[UncertainAction]] = defaultdict(list)
+        for action in batch:
+            groups[action.provider, action.tool].append(action)
+        for (provider, tool), group in groups.items():
+            spec = self.registry.get(tool)
+            findings = self._ask(spec, group, self.policy(provider))
+            for action in group:
+                self._conclude(spec, action, findings.get(action.action_id, Unknown("no_finding")))
+
+    def _ask(self, spec: ToolSpec, group: Sequence[UncertainAction], policy: Policy) -> Mapping[str, Finding | None]:
+        """A finding for each row; None for all where the tool has no look-up. A look-up that fails proves nothing."""
+        if not self.contract(spec).lookup:
+            return dict.fromkeys((action.action_id for action in group), None)
+        try:
+            return dict(self.adapter(spec).lookup([call_of(action) for action in group], timeout_s=policy.timeout_s))
+        except Exception as error:  # noqa: BLE001 - whatever failed in a read, it is Unknown, never absence
+            log.warning("look_up_failed", tool=spec.name, rows=len(group), error=type(error).__name__)
+            return {action.action_id: Unknown(type(error).__name__) for action in group}
+
+    def _conclude(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None) -> None:
+        policy, contract = self.policy(action.provider), self.contract(spec)
+        said = verdict(
+            _claimed(action, policy),
+            contract,
+            finding,
+            ttl_margin_s=ttl_margin_s(policy, contract, self.pause_allowance_s),
+            skew_s=SKEW_S,
+            base_s=self.base_s,
+        )
+        evidence = evidence_of(action, finding)
+        written = self._write(action, said, evidence)
+        log.info(
+            "looked_up",
+            action_id=action.action_id,
+            tool=action.tool,
+            look_up=action.lookup_count,
+            finding=type(finding).__name__.lower(),
+            verdict=type(said).__name__.lower(),
+            written=written,
+        )
+
+    def _write(self, action: UncertainAction, said: Verdict, evidence: str) -> bool:
+        ledger, by = self.ledger, self.by
+        match said:
+            case Settle(outcome):
+                return verdicts.succeeded(
+                    ledger, action, receipt=outcome.id, result=result_text(outcome.fields), evidence=evidence, by=by
+                )
+            case Fail(code):
+                return verdicts.failed(ledger, action, code=code, reason="found out", evidence=evidence, by=by)
+            case NotExecuted():
+                return verdicts.not_executed(ledger, action, evidence=evidence, by=by)
+            case Resend(ends_doubt):
+                reason = "absence earned" if ends_doubt else "the key answers a resend"
+                return verdicts.resend(
+                    ledger,
+                    action,
+                    ends_doubt=ends_doubt,
+                    delay_s=self._delay_s(action),
+                    reason=reason,
+                    evidence=evidence,
+                    by=by,
+                ) or self._ask_again(action, "resend_forbidden", evidence)
+            case AskLater(code, after_s, absent_count, last_absent_at):
+                return verdicts.ask_later(
+                    ledger,
+                    action,
+                    after_s=after_s,
+                    absent_count=absent_count,
+                    last_absent_at=last_absent_at,
+                    reason=code,
+                    evidence=evidence,
+                    by=by,
+                )
+            case Person(code):
+                return verdicts.to_person(ledger, action, code=code, reason=code, evidence=evidence, by=by)
+            case _:
+                assert_never(said)
+
+    def _delay_s(self, action: UncertainAction) -> float:
+        policy = self.policy(action.provider)
+        return delay_s(
+            max(1, action.attempt_count),
+            base_s=policy.backoff_base_s,
+            cap_s=policy.backoff_cap_s,
+            retry_after_cap_s=policy.retry_after_cap_s,
+            rng=self.rng,
+        )
+
+    def _ask_again(self, action: UncertainAction, reason: str, evidence: str) -> bool:
+        """A cancel came during the look-up: look once more, under its `no_resend`."""
+        return verdicts.ask_later(
+            self.ledger,
+            action,
+            after_s=self.base_s,
+            absent_count=action.absent_count,
+            last_absent_at=action.last_absent_at,
+            reason=reason,
+            evidence=evidence,
+            by=self.by,
+        )
+
+
+def evidence_of(action: UncertainAction, finding: Finding | None) -> str:
+    """One line for the history: which look-up, as of when, and what it showed; receipts and codes only."""
+    match finding:
+        case Found(outcome):
+            shown = outcome.id if isinstance(outcome, Succeeded) else outcome.code
+        case Many(receipts):
+            shown = ",".join(receipts)
+        case Unknown(code):
+            shown = code
+        case _:
+            shown = ""
+    name = "no look-up" if finding is None else type(finding).__name__.lower()
+    return f"look-up {action.lookup_count} as of {action.as_of.isoformat()}: {name} {shown}".strip()[:500]
+
+
+def _claimed(action: UncertainAction, policy: Policy) -> Claimed:
+    late = None
+    if action.late_receipt is not None:
+        late = Succeeded(action.late_receipt, load_stored(action.late_result or "{}"))
+    return Claimed(
+        as_of=action.as_of,
+        quiet_from=action.quiet_from,
+        first_sent_at=action.first_sent_at,
+        absent_count=action.absent_count,
+        last_absent_at=action.last_absent_at,
+        attempt_count=action.attempt_count,
+        attempts_max=policy.attempts_max,
+        no_resend=action.no_resend,
+        lookup_count=action.lookup_count,
+        amount_minor=action.amount_minor,
+        currency=action.currency,
+        target=action.target,
+        late_receipt=late,
+        last_error_code=action.last_error_code,
+    )

@@ -1,0 +1,176 @@
+"""Decides how one message's actions are executed: read, admit, then claim, guard, fence, call and settle each in turn.
+
+At most one call is in flight for an action under one lease, and a worker that dies leaves at most one call in doubt: each
+action is claimed just before its own call. Nothing here decides what an answer means (`settle`, the provider's tables).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+import structlog
+
+from counterfoil.ledger import claims
+from counterfoil.ledger.claims import ClaimedAction, WaitingAction, WakeUp
+from counterfoil.ledger.connection import Ledger
+from counterfoil.ledger.errors import LedgerUnavailable
+from counterfoil.ledger.keys import provider_key
+from counterfoil.providers.contract import Adapter, Contract
+from counterfoil.providers.outcomes import Outcome, Uncertain
+from counterfoil.providers.registry import Registry
+from counterfoil.providers.spec import ToolSpec
+from counterfoil.workers.admission import admit
+from counterfoil.workers.calls import call_of
+from counterfoil.workers.guards import mismatch
+from counterfoil.workers.points import Points, no_points
+from counterfoil.workers.policy import Policy, send_needs_s, ttl_margin_s
+from counterfoil.workers.settle import Settler
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.executor")
+
+TOOL_ELSEWHERE_S = 30.0
+"""A wake-up for a tool that this worker does not have comes back after this long, for a worker that has it."""
+
+SETTLE_TRIES_MAX = 5
+"""Settles tried when the database is away; then the lease ends and the reconciler finds the outcome."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executor:
+    """One worker process's hands. Used by one thread at a time, made after the fork."""
+
+    ledger: Ledger
+    registry: Registry
+    adapter: Callable[[ToolSpec], Adapter]
+    policy: Callable[[str], Policy]
+    """By provider."""
+    contract: Callable[[ToolSpec], Contract]
+    settler: Settler
+    secret: bytes
+    key_version: int
+    lease_s: float
+    pause_allowance_s: float
+    """How long this process may be stopped between the send fence and the request's first byte."""
+    worker: str
+    points: Points = no_points
+    monotonic: Callable[[], float] = time.monotonic
+    fresh_fence: Callable[[], UUID] = uuid4
+    stopping: Callable[[], bool] = field(default=lambda: False)
+    """True once the process was asked to end: no further action is started."""
+
+    def run(self, wake_ups: Sequence[WakeUp], *, stop_at: float) -> int:
+        """Executes the actions of one message, as far as time allows; returns how many were claimed.
+
+        No action is started that might not end by `stop_at` (of `monotonic`); what is left is given back at once.
+        """
+        batch = admit(claims.read_batch(self.ledger, wake_ups))
+        claimed = 0
+        for place, action in enumerate(batch):
+            policy = self.policy(action.provider)
+            if self.stopping() or self.monotonic() + self._needs_s(policy) > stop_at:
+                self._give_back(batch[place:])
+                break
+            claimed += self._execute(action, policy)
+        return claimed
+
+    def _execute(self, waiting: WaitingAction, policy: Policy) -> bool:
+        """One action: claim → guards → send fence → call → settle. False when there was nothing to claim."""
+        spec = self.registry.find(waiting.tool, waiting.tool_version)
+        if spec is None:
+            claims.postpone_wakeup(self.ledger, waiting.wake_up, delay_s=TOOL_ELSEWHERE_S)
+            log.warning("tool_elsewhere", action_id=waiting.action_id, tool=waiting.tool, version=waiting.tool_version)
+            return False
+        adapter = self.adapter(spec)  # a missing client or credential shows here, before anything is claimed
+        self.points("before_claim", spec.name)
+        claimed_at = self.monotonic()  # before the statement, so that our idea of the lease ends first
+        action = self._claim(waiting, policy)
+        if action is None:
+            return False
+        self.points("after_claim", spec.name)
+        if self._guarded(spec, action) and self._fenced(spec, action, policy, claimed_at):
+            outcome = self._call(adapter, action, policy)
+            self.points("before_settle", spec.name)
+            self._settle(action, outcome, policy)
+            self.points("after_settle", spec.name)
+        return True
+
+    def _claim(self, waiting: WaitingAction, policy: Policy) -> ClaimedAction | None:
+        """The row under our lease, or None: somebody else has it, or no attempt is left."""
+        action = claims.claim_if_ready(
+            self.ledger,
+            waiting.wake_up,
+            fence=self.fresh_fence(),
+            lease_s=self.lease_s,
+            key=provider_key(self.secret, waiting.tenant, waiting.tool, waiting.action_id),
+            key_version=self.key_version,
+            attempts_max=policy.attempts_max,
+            worker=self.worker,
+        )
+        if action is None and waiting.attempt_count >= policy.attempts_max:
+            claims.end_used_up(self.ledger, waiting.action_id, attempts_max=policy.attempts_max, worker=self.worker)
+        return action
+
+    def _guarded(self, spec: ToolSpec, action: ClaimedAction) -> bool:
+        """Whether the row is what this worker's registry says; else a person (or, in doubt, evidence) decides."""
+        wrong = mismatch(spec, action)
+        if wrong is None:
+            return True
+        log.error("policy_mismatch", action_id=action.action_id, tool=action.tool, field=wrong)
+        if action.in_doubt:
+            claims.hold_for_evidence(self.ledger, action, code="policy_mismatch", worker=self.worker)
+        else:
+            claims.hand_to_person(self.ledger, action, code="policy_mismatch", evidence=wrong, worker=self.worker)
+        return False
+
+    def _fenced(self, spec: ToolSpec, action: ClaimedAction, policy: Policy, claimed_at: float) -> bool:
+        """The send fence, the last check before the write: enough lease left, and a resend that the key still covers."""
+        elapsed_s = self.monotonic() - claimed_at
+        if action.in_doubt and not self._key_covers(spec, action, policy, elapsed_s):
+            claims.hold_for_evidence(self.ledger, action, code="key_expired", worker=self.worker)
+            log.warning("held_for_evidence", action_id=action.action_id, tool=action.tool)
+            return False
+        if elapsed_s + send_needs_s(policy, self.pause_allowance_s) >= self.lease_s:
+            claims.let_go(self.ledger, action, code="lease_too_short", delay_s=0, worker=self.worker)
+            log.warning("let_go", action_id=action.action_id, tool=action.tool, elapsed_s=round(elapsed_s, 3))
+            return False
+        return True
+
+    def _key_covers(self, spec: ToolSpec, action: ClaimedAction, policy: Policy, elapsed_s: float) -> bool:
+        """Whether the provider will still answer a repeat of the key from its store when it arrives."""
+        contract = self.contract(spec)
+        if contract.native_key_ttl_s is None:
+            return False
+        margin_s = ttl_margin_s(policy, contract, self.pause_allowance_s)
+        return action.key_age_s + elapsed_s + margin_s < contract.native_key_ttl_s
+
+    def _call(self, adapter: Adapter, action: ClaimedAction, policy: Policy) -> Outcome:
+        """The one request of this attempt. Whatever an adapter raises after it was entered proves nothing."""
+        try:
+            return adapter.send(call_of(action), timeout_s=policy.timeout_s)
+        except Exception as error:  # noqa: BLE001 - an adapter's bug or a time limit: the request may have left
+            log.error("adapter_raised", action_id=action.action_id, tool=action.tool, error=type(error).__name__)
+            return Uncertain("adapter_error", evidence=type(error).__name__)
+
+    def _settle(self, action: ClaimedAction, outcome: Outcome, policy: Policy) -> None:
+        """Writes the outcome; every settle may be repeated, since the fence lets it through once."""
+        for left in reversed(range(SETTLE_TRIES_MAX)):
+            try:
+                return self.settler.settle(action, outcome, policy)
+            except LedgerUnavailable:
+                log.error("settle_unwritten", action_id=action.action_id, tool=action.tool, tries_left=left)
+                if not left:
+                    raise
+                time.sleep(min(1.0, self.lease_s / 20))
+        return None
+
+    def _give_back(self, rest: Sequence[WaitingAction]) -> None:
+        """Lets the relay publish the rest again now: they were never claimed."""
+        for action in rest:
+            claims.postpone_wakeup(self.ledger, action.wake_up, delay_s=0)
+        log.info("given_back", actions=len(rest))
+
+    def _needs_s(self, policy: Policy) -> float:
+        return send_needs_s(policy, self.pause_allowance_s)

@@ -1,0 +1,36 @@
+"""Decides whether a claimed row is what this worker's own registry says it is. Reads nothing, writes nothing."""
+
+from __future__ import annotations
+
+from counterfoil.ledger.canonical import load_stored, sha256_of
+from counterfoil.ledger.claims import ClaimedAction
+from counterfoil.ledger.errors import ArgumentError
+from counterfoil.ledger.keys import action_id
+from counterfoil.providers.spec import ToolSpec
+
+
+def mismatch(spec: ToolSpec, action: ClaimedAction) -> str | None:
+    """The first thing in which the row differs from its tool as this worker knows it, by name; None = nothing does.
+
+    The hash is over the stored text. A label of digits only does not exist, so a step of digits is the ledger's own.
+    """
+    step: str | int = int(action.step) if action.step.isdecimal() else action.step
+    if action.phase not in ("do", "undo", "correct"):
+        return "phase"
+    phase = "do" if action.phase == "do" else "undo" if action.phase == "undo" else "correct"
+    if action.action_id != action_id(action.tenant, action.run, step, action.revision, phase):
+        return "action_id"
+    if action.arguments_sha256 != sha256_of(action.arguments):
+        return "arguments_sha256"
+    if action.class_ != spec.cls.value:
+        return "class"
+    if action.effect != (spec.effect or "") or action.provider != spec.provider:
+        return "effect"
+    if spec.takes_of != (action.of_action_id is not None):
+        return "of"
+    try:
+        if action.target != spec.target_of(load_stored(action.arguments)):
+            return "target"
+    except ArgumentError:
+        return "target"
+    return None
