@@ -1,0 +1,129 @@
+"""Decides what may be configured for one provider and one tool, and the reason for each default."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+
+from counterfoil.ledger.errors import ConfigError
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a number, not true or false")
+    return value
+
+
+DAYS_30_S = 2_592_000
+"""No time setting is longer: beyond it a typing mistake is likelier than a wish."""
+
+Seconds = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=DAYS_30_S, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=DAYS_30_S, allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=100_000_000)]
+Minor = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=2**53 - 1)]
+Ratio = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1, allow_inf_nan=False)]
+Tokens = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A table of `counterfoil.toml`: every key is known, and nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class RetryBudget(Section):
+    """What the whole fleet may spend on retries at one provider; first attempts are free."""
+
+    tokens_max: Tokens = 500  # fifty timeouts in a burst, then retries wait for successes
+    refill_per_success: Tokens = 0.1  # ten clean calls earn one token: in the long run retries stay under a tenth
+    cost_after_timeout: Tokens = 10  # a timeout may mean that the provider is drowning
+    cost_after_throttle: Tokens = 5  # a 429 says so itself, and cost the provider little
+    ratio_max: Ratio = 0.1  # retries per first attempt: a full outage is amplified by 1.10 at most
+
+
+class ProviderSettings(Section):
+    """`[providers.NAME]`: how to reach it, how hard to try, and how much of it to use."""
+
+    base_url: str | None = None  # None = the client library's own address: the real service
+    server: str | None = None  # the same for Jira, under the name that its users know
+    email: str | None = None  # the login that a token belongs to, where the provider wants both
+    api_key: SecretStr | None = None
+    api_key_file: Path | None = None  # read by workers only; agents need no secret
+    token: SecretStr | None = None
+    token_file: Path | None = None
+
+    timeout_s: Seconds = 20  # well under the lease; payment APIs answer within seconds or not at all
+    attempts_max: Count = 5  # with the backoff below about a quarter of a minute of trying, more after Retry-After
+    not_sent_max: Count = 50  # nothing was sent, so trying is safe: hours of a refused connection at the backoff's cap
+    backoff_base_s: Seconds = 1  # the first retry within a second: most faults are that short
+    backoff_cap_s: Seconds = 300  # a provider that is back is noticed within five minutes
+    retry_after_cap_s: Seconds = 900  # no answer can park an action for longer
+    rate_per_s: Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=100_000)] = (
+        25  # Stripe's test mode allows 25
+    )
+    concurrency_max: Count = 16  # calls in flight over the whole fleet; below the usual limits of payment APIs
+    uncertain_max_s: Seconds = 3600  # after an hour of answered look-ups a person knows more than the index will
+    ttl_margin_s: Seconds | None = None  # None = a quarter of the native key's ttl (18 of Stripe's 24 hours are used)
+    landing_max_s: Seconds | None = None  # None = as the tool's code declares; shorter only on loopback
+    lookup_lag_s: SecondsOrZero | None = None  # None = as the tool's code declares; shorter only on loopback
+    retry_budget: RetryBudget = RetryBudget()
+
+    @model_validator(mode="after")
+    def _one_source_for_each_secret(self) -> Self:
+        for name in ("api_key", "token"):
+            if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
+                raise ValueError(f"give {name} or {name}_file, not both")
+        return self
+
+    @property
+    def is_loopback(self) -> bool:
+        """Every address given here is this machine. False where none is given: then the client's own address counts."""
+        addresses = [address for address in (self.base_url, self.server) if address is not None]
+        return bool(addresses) and all(_is_loopback(address) for address in addresses)
+
+    def secret(self, name: Literal["api_key", "token"]) -> str | None:
+        """The secret's text, from the setting or its file, without surrounding white space; None = not configured."""
+        value: SecretStr | None = getattr(self, name)
+        if value is not None:
+            return value.get_secret_value()
+        path: Path | None = getattr(self, f"{name}_file")
+        return None if path is None else read_secret_file(path, f"{name}_file").decode()
+
+
+class ToolSettings(Section):
+    """`[tool.NAME]` may only tighten: it asks for approvals and sets caps, and can lift none that the code declares."""
+
+    approval: Literal["always"] | None = None
+    approval_above_minor: Minor | None = None
+    amount_per_run_max_minor: Minor | None = None
+    amount_per_day_max_minor: Minor | None = None
+    calls_per_run_max: Count | None = None
+    calls_per_day_max: Count | None = None
+
+
+def read_secret_file(path: Path, key: str) -> bytes:
+    """The file's bytes without surrounding white space; `ConfigError` naming `key` if there is none to read."""
+    try:
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read ({error.strerror}).", key=key) from error
+    if not secret:
+        raise ConfigError(f"{key}: {path} is empty.", key=key)
+    return secret
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        host = urlsplit(address if "//" in address else f"//{address}").hostname or ""
+    except ValueError:  # not an address at all, so surely not this machine's
+        return False
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name: it may resolve to anything
+        return False
