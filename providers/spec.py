@@ -62,7 +62,7 @@ class ToolSpec:
     description: str = ""
     file: str = ""
     line: int = 0
-    undo_tools: Mapping[str, ToolSpec] = field(default=MappingProxyType({}), repr=False)
+    undo_tools: Mapping[str, ToolSpec] = field(default_factory=dict, repr=False)
 
     @property
     def queue(self) -> str:

@@ -1,0 +1,255 @@
+"""Decides how Jira Cloud is called and asked: one write an attempt, look-ups by label, then by entity property.
+
+Jira has no idempotency key. A ticket gets our key as a label, which search finds, and as an entity property, which nobody
+removes by accident; the request that creates the ticket sets both. So an empty label search is confirmed by reading the
+project's recent tickets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, timedelta
+from typing import Any
+
+from counterfoil.providers.contract import Call
+from counterfoil.providers.jira.config import JiraConfig
+from counterfoil.providers.jira.outcomes import (
+    UNDO_PROPERTY,
+    closed,
+    comment_done,
+    comment_outcome,
+    done_status,
+    error_code,
+    error_outcome,
+    found,
+    is_ours,
+    label_of,
+    property_of,
+    ticket_outcome,
+)
+from counterfoil.providers.jira.reads import JiraReads, open_client, properties_of
+from counterfoil.providers.oneshot import OneShot
+from counterfoil.providers.outcomes import (
+    Absent,
+    Finding,
+    Found,
+    Many,
+    NotSent,
+    Outcome,
+    Rejected,
+    Uncertain,
+    Unknown,
+)
+from counterfoil.providers.sanitise import clean_id
+
+WINDOW_SKEW = timedelta(hours=12, minutes=5)
+"""JQL reads a date in the account's time zone, at most 12 h west of UTC; the rest is between the clocks."""
+LABELS_MAX = 50
+"""In one search: the query stays well below what a URL may hold."""
+RECEIPTS_MAX = 20
+_PREFERRED = ("won't do", "won’t do", "wont do", "won't fix", "cancelled", "canceled")
+
+
+class JiraAdapter:
+    """Calls one Jira Cloud site. Used by one thread at a time, in the process that made it."""
+
+    def __init__(self, config: JiraConfig) -> None:
+        self._config = config
+        self._transport = OneShot()
+        self._client: Any = open_client(config, self._transport)
+        self._reads = JiraReads(self._client)
+
+    def send(self, call: Call, *, timeout_s: float) -> Outcome:
+        """Makes the one write of this attempt, after the reads that it needs."""
+        with self._transport.attempt(timeout_s=timeout_s, writes_max=1) as transport:
+            try:
+                return self._send(call)
+            except Exception as exc:  # noqa: BLE001 - judged by the error table, where everything unknown is Uncertain
+                if not transport.wrote:
+                    return NotSent(f"before_write_{error_code(exc)}")
+                return error_outcome(exc, call, retry_after_cap_s=self._config.retry_after_cap_s)
+
+    def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
+        """Two searches for all tickets of a project, one read for any other call; what fails is Unknown."""
+        creates = [call for call in calls if call.tool == "jira_create"]
+        findings: dict[str, Finding] = {}
+        with self._transport.attempt(timeout_s=timeout_s, writes_max=0):
+            for start in range(0, len(creates), LABELS_MAX):
+                findings |= self._find_tickets(creates[start : start + LABELS_MAX])
+            for call in calls:
+                if call.tool != "jira_create":
+                    findings[call.action_id] = self._find_other(call)
+        return findings
+
+    def _send(self, call: Call) -> Outcome:
+        match call.tool:
+            case "jira_create":
+                return self._create(call)
+            case "jira_close":
+                return self._close(call)
+            case "jira_comment":
+                return self._comment(call)
+            case "jira_delete_comment":
+                return self._delete_comment(call)
+            case _:
+                return NotSent("unknown_tool")
+
+    def _create(self, call: Call) -> Outcome:
+        arguments = call.arguments
+        fields: dict[str, object] = {
+            "project": {"key": arguments["project"]},
+            "issuetype": {"name": arguments["issue_type"]},
+            "summary": arguments["summary"],
+            "labels": [label_of(call.key)],
+        }
+        if arguments.get("description"):
+            fields["description"] = arguments["description"]
+        reply = self._write("POST", "issue", {"fields": fields, "properties": [property_of(call)]})
+        return ticket_outcome(reply.json()) if reply.status_code == 201 else _unexpected(reply)
+
+    def _close(self, call: Call) -> Outcome:
+        issue = self._issue_of(call)
+        if issue is None:
+            return NotSent("of_unresolved")
+        status = done_status(self._reads.status(issue))
+        if status is not None:
+            return closed(issue, status)
+        chosen = _closing(self._reads.transitions(issue))
+        if chosen is None:
+            return Rejected("no_done_transition")
+        body: dict[str, object] = {
+            "transition": {"id": chosen["id"]},
+            "properties": [{"key": UNDO_PROPERTY, "value": {"key": call.key}}],
+        }
+        if call.arguments.get("reason"):
+            body["update"] = {"comment": [{"add": {"body": call.arguments["reason"]}}]}
+        reply = self._write("POST", f"issue/{issue}/transitions", body)
+        return closed(issue, str(chosen["to"].get("name"))) if reply.status_code == 204 else _unexpected(reply)
+
+    def _comment(self, call: Call) -> Outcome:
+        internal = {"key": "sd.public.comment", "value": {"internal": True}}  # a service desk shows it to agents only
+        body = {"body": call.arguments["body"], "properties": [property_of(call), internal]}
+        reply = self._write("POST", f"issue/{call.arguments['issue']}/comment", body)
+        return comment_outcome(reply.json()) if reply.status_code == 201 else _unexpected(reply)
+
+    def _delete_comment(self, call: Call) -> Outcome:
+        comment = self._comment_of(call)
+        if comment is None:
+            return NotSent("of_unresolved")
+        reply = self._write("DELETE", f"issue/{call.arguments['issue']}/comment/{comment}", None)
+        return comment_done(comment) if reply.status_code == 204 else _unexpected(reply)
+
+    def _write(self, method: str, path: str, body: Mapping[str, object] | None) -> Any:
+        data = None if body is None else json.dumps(body)
+        return self._client._session.request(method, self._client._get_url(path), data=data)
+
+    def _issue_of(self, call: Call) -> str | None:
+        """The ticket that this call is about: the receipt of the action undone, else the one that carries its key."""
+        if call.of is None or call.of.receipt:
+            return call.of.receipt if call.of else None
+        key = call.of.key
+        tickets = [t for t in self._reads.tickets_with_labels([key]) if _carries(t, key)]
+        return clean_id(tickets[0].get("key")) if len(tickets) == 1 else None
+
+    def _comment_of(self, call: Call) -> str | None:
+        if call.of is None or call.of.receipt:
+            return call.of.receipt if call.of else None
+        matches = self._comments_with(call, call.of.key)
+        return clean_id(matches[0]["id"]) if len(matches) == 1 else None
+
+    def _comments_with(self, call: Call, key: str) -> list[dict[str, Any]]:
+        comments = self._reads.comments(str(call.arguments["issue"]))
+        return [comment for comment in comments if is_ours(properties_of(comment), key)]
+
+    def _find_tickets(self, calls: Sequence[Call]) -> dict[str, Finding]:
+        try:
+            labelled = self._reads.tickets_with_labels([call.key for call in calls])
+        except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
+            return {call.action_id: Unknown(error_code(exc)) for call in calls}
+        findings = {call.action_id: _ticket_finding(call, labelled) for call in calls}
+        unseen: defaultdict[str, list[Call]] = defaultdict(list)
+        for call in calls:
+            if isinstance(findings[call.action_id], Absent):
+                unseen[str(call.arguments["project"])].append(call)
+        for project, group in unseen.items():
+            findings |= self._find_unlabelled(project, group)
+        return findings
+
+    def _find_unlabelled(self, project: str, calls: Sequence[Call]) -> dict[str, Finding]:
+        """Somebody may have removed the label: the property tells."""
+        times = [call.first_sent_at for call in calls]
+        known = [at for at in times if at is not None]
+        if len(known) < len(times):
+            return {call.action_id: Unknown("no_send_time") for call in calls}
+        since = (min(known) - WINDOW_SKEW).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+        try:
+            recent = self._reads.tickets_since(project, since)
+        except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
+            return {call.action_id: Unknown(error_code(exc)) for call in calls}
+        return {call.action_id: _ticket_finding(call, recent) for call in calls}
+
+    def _find_other(self, call: Call) -> Finding:
+        try:
+            if call.tool == "jira_close":
+                return self._find_closed(call)
+            if call.tool == "jira_comment":
+                return _comment_finding(self._comments_with(call, call.key))
+            return self._find_deleted(call)
+        except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
+            return Unknown(error_code(exc))
+
+    def _find_closed(self, call: Call) -> Finding:
+        issue = self._issue_of(call)
+        if issue is None:
+            return Unknown("of_unresolved")
+        status = done_status(self._reads.status(issue))
+        return Absent() if status is None else Found(closed(issue, status))
+
+    def _find_deleted(self, call: Call) -> Finding:
+        """The whole list without the comment proves it gone; a 404 could be a missing permission."""
+        if call.of is None or not call.of.receipt:
+            return Unknown("of_unresolved")
+        ids = {str(comment["id"]) for comment in self._reads.comments(str(call.arguments["issue"]))}
+        return Absent() if call.of.receipt in ids else Found(comment_done(call.of.receipt))
+
+
+def _ticket_finding(call: Call, tickets: Sequence[Mapping[str, object]]) -> Finding:
+    matches = {str(t["id"]): t for t in tickets if _carries(t, call.key)}
+    if not matches:
+        return Absent()
+    if len(matches) > 1:
+        return Many(tuple(clean_id(t.get("key")) or "" for t in list(matches.values())[:RECEIPTS_MAX]))
+    ticket = next(iter(matches.values()))
+    fields = ticket.get("fields")
+    created = fields.get("created") if isinstance(fields, Mapping) else None
+    return found(ticket_outcome(ticket), properties=properties_of(ticket), created=created)
+
+
+def _comment_finding(matches: Sequence[Mapping[str, object]]) -> Finding:
+    if not matches:
+        return Absent()
+    if len(matches) > 1:
+        return Many(tuple(clean_id(comment["id"]) or "" for comment in matches[:RECEIPTS_MAX]))
+    properties, created = properties_of(matches[0]), matches[0].get("created")
+    return found(comment_outcome(matches[0]), properties=properties, created=created)
+
+
+def _carries(ticket: Mapping[str, object], key: str) -> bool:
+    """By label or by property: either is enough."""
+    fields = ticket.get("fields")
+    labels = fields.get("labels") if isinstance(fields, Mapping) else None
+    labelled = isinstance(labels, list) and label_of(key) in labels
+    return labelled or is_ours(properties_of(ticket), key)
+
+
+def _closing(transitions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The move to a done status, "Won't do" before any other; None where the workflow has none."""
+    closing = [t for t in transitions if isinstance(t.get("to"), dict) and done_status(t["to"]) is not None]
+    wanted = [t for t in closing if str(t["to"].get("name")).casefold() in _PREFERRED]
+    return next(iter([*wanted, *closing]), None)
+
+
+def _unexpected(reply: Any) -> Outcome:
+    return Uncertain(f"http_{reply.status_code}", evidence=f"HTTP {reply.status_code}")

@@ -1,0 +1,110 @@
+"""Decides what Jira's answers and errors prove, and how our key is written on a ticket. No client is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from counterfoil.providers.contract import Call
+from counterfoil.providers.outcomes import Found, NotSent, Rejected, Succeeded, Uncertain
+from counterfoil.providers.sanitise import clean_id, clean_text
+from counterfoil.providers.transport import classify_exception, classify_status, retry_after_of
+
+PROPERTY = "counterfoil"
+"""The entity property, on a ticket or a comment, that names the call that made it: {"key": …, "target": …}."""
+UNDO_PROPERTY = "counterfoil_undo"
+
+_ARGUMENT_OF_FIELD = {"issuetype": "issue_type", "comment": "body"}
+
+
+def label_of(key: str) -> str:
+    """The label that search finds. Only our hex key goes in: a label takes no spaces, and tenants' names stay out."""
+    return f"cf-{key}"
+
+
+def property_of(call: Call) -> dict[str, object]:
+    """The property that a write sets together with its effect, in the same request."""
+    return {"key": PROPERTY, "value": {"key": call.key, "target": call.target}}
+
+
+def is_ours(properties: Mapping[str, object], key: str) -> bool:
+    """These properties, by name, hold our key."""
+    value = properties.get(PROPERTY)
+    return isinstance(value, Mapping) and value.get("key") == key
+
+
+def ticket_outcome(answer: object) -> Succeeded | Uncertain:
+    """A new ticket needs both its id and its key."""
+    if isinstance(answer, Mapping):
+        issue_id, key = clean_id(answer.get("id")), clean_id(answer.get("key"))
+        if issue_id is not None and key is not None:
+            return Succeeded(key, {"id": issue_id, "key": key})
+    return Uncertain("malformed", evidence=type(answer).__name__)
+
+
+def comment_outcome(answer: object) -> Succeeded | Uncertain:
+    """A new comment needs its id."""
+    receipt = clean_id(answer.get("id")) if isinstance(answer, Mapping) else None
+    return Uncertain("malformed", evidence=type(answer).__name__) if receipt is None else comment_done(receipt)
+
+
+def comment_done(receipt: str) -> Succeeded:
+    return Succeeded(receipt, {"id": receipt})
+
+
+def closed(issue: str, status: str) -> Succeeded:
+    return Succeeded(issue, {"key": issue, "status": clean_text(status)})
+
+
+def done_status(status: object) -> str | None:
+    """The status's name when its category is done, else None."""
+    if not isinstance(status, Mapping):
+        return None
+    category = status.get("statusCategory")
+    is_done = isinstance(category, Mapping) and category.get("key") == "done"
+    return str(status.get("name")) if is_done else None
+
+
+def found(outcome: Succeeded | Uncertain, *, properties: Mapping[str, object], created: object) -> Found:
+    """The finding for the one ticket or comment that carries our key."""
+    value = properties.get(PROPERTY)
+    target = value.get("target") if isinstance(value, Mapping) else None
+    return Found(outcome, target=target if isinstance(target, str) else None, created_at=_time(created))
+
+
+def error_outcome(exc: Exception, call: Call, *, retry_after_cap_s: float) -> NotSent | Rejected | Uncertain:
+    """What an exception out of the jira client proves about the write that was made."""
+    status = getattr(exc, "status_code", None)
+    if not isinstance(status, int):
+        return classify_exception(exc)
+    reply = getattr(exc, "response", None)
+    headers = getattr(reply, "headers", None)
+    wait_s = retry_after_of(headers, cap_s=retry_after_cap_s) if isinstance(headers, Mapping) else None
+    outcome = classify_status(status, retry_after_s=wait_s)
+    if isinstance(outcome, Rejected) and not outcome.retryable:
+        return Rejected(outcome.code, field=_field(reply, call))
+    return outcome
+
+
+def error_code(exc: Exception) -> str:
+    """A short name for a failed read."""
+    status = getattr(exc, "status_code", None)
+    return f"http_{status}" if isinstance(status, int) else type(exc).__name__
+
+
+def _field(reply: object, call: Call) -> str | None:
+    """The argument that Jira's first field error is about."""
+    try:
+        errors = reply.json()["errors"]  # type: ignore[attr-defined]
+        name = next(iter(errors))
+    except (AttributeError, KeyError, TypeError, ValueError, StopIteration):
+        return None
+    name = _ARGUMENT_OF_FIELD.get(name, name)
+    return name if name in call.arguments else None
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%S.%f%z")
+    except ValueError:
+        return None

@@ -1,0 +1,124 @@
+"""Decides how Jira is read: whole answers or an exception, never a half list that looks like absence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jira import JIRA
+
+from counterfoil.providers.jira.config import JiraConfig
+from counterfoil.providers.jira.outcomes import PROPERTY, label_of
+from counterfoil.providers.oneshot import OneShot
+
+PAGE_SIZE = 100
+PAGES_MAX = 20
+
+
+class Incomplete(Exception):
+    """The answer is malformed, or longer than `PAGES_MAX` pages: it proves nothing."""
+
+
+def open_client(config: JiraConfig, transport: OneShot) -> Any:
+    """A jira client that sends each request once: by default it repeats every verb, POST too, and follows redirects."""
+    client: Any = JIRA(
+        server=config.server,
+        basic_auth=(config.email, config.token),
+        get_server_info=False,
+        max_retries=0,
+        timeout=config.timeout_s,
+        logging=False,  # it logs replies that it cannot read
+    )
+    transport.mount_on(client._session)
+    client.deploymentType = "Cloud"  # else enhanced_search_issues returns None without asking
+    client._fields_cache_value = {"labels": "labels"}  # we use field ids: no need to ask for their names first
+    return client
+
+
+class JiraReads:
+    """The reads that sends and look-ups share. Raises what the client raises, or Incomplete."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def tickets_with_labels(self, keys: Sequence[str]) -> list[dict[str, object]]:
+        """Every ticket that carries the label of one of these keys, as far as the index knows."""
+        labels = ", ".join(f'"{label_of(key)}"' for key in keys)
+        return self._search(f"labels in ({labels}) ORDER BY created")
+
+    def tickets_since(self, project: str, since: str) -> list[dict[str, object]]:
+        """Every ticket of the project created since `since`, as far as the index knows."""
+        return self._search(f'project = "{project}" AND created >= "{since}" ORDER BY created')
+
+    def status(self, issue: str) -> dict[str, object]:
+        """The ticket's status, read from the ticket itself."""
+        fields = self.get(f"issue/{issue}", fields="status").get("fields")
+        status = fields.get("status") if isinstance(fields, dict) else None
+        if not isinstance(status, dict):
+            raise Incomplete("malformed")
+        return status
+
+    def transitions(self, issue: str) -> list[dict[str, Any]]:
+        """The moves that the ticket's workflow allows now."""
+        return _items(self.get(f"issue/{issue}/transitions"), "transitions")
+
+    def comments(self, issue: str) -> list[dict[str, Any]]:
+        """Every comment of the ticket, with properties."""
+        comments: list[dict[str, Any]] = []
+        for _ in range(PAGES_MAX):
+            page = self.get(
+                f"issue/{issue}/comment", expand="properties", startAt=str(len(comments)), maxResults=str(PAGE_SIZE)
+            )
+            items, total = _items(page, "comments"), page.get("total")
+            if not isinstance(total, int):
+                raise Incomplete("malformed")
+            comments += items
+            if len(comments) >= total:
+                return comments
+            if not items:
+                raise Incomplete("malformed")
+        raise Incomplete("too_many_pages")
+
+    def get(self, path: str, **params: str) -> dict[str, object]:
+        """One JSON object."""
+        answer = self._client._session.get(self._client._get_url(path), params=params).json()
+        if not isinstance(answer, dict):
+            raise Incomplete("malformed")
+        return answer
+
+    def _search(self, jql: str) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = []
+        token: str | None = None
+        for _ in range(PAGES_MAX):
+            page = self._client.enhanced_search_issues(
+                jql,
+                nextPageToken=token,
+                maxResults=PAGE_SIZE,
+                fields=["labels", "created"],
+                properties=PROPERTY,
+                json_result=True,
+            )
+            if not isinstance(page, dict):
+                raise Incomplete("no_search")
+            found += _items(page, "issues")
+            token = page.get("nextPageToken")
+            if token is None and page.get("isLast", True) is True:
+                return found
+            if not isinstance(token, str):
+                raise Incomplete("malformed")
+        raise Incomplete("too_many_pages")
+
+
+def properties_of(item: Mapping[str, object]) -> dict[str, object]:
+    """An item's properties by name; tickets give a mapping, comments a list."""
+    properties = item.get("properties")
+    if isinstance(properties, list):
+        return {str(p.get("key")): p.get("value") for p in properties if isinstance(p, dict)}
+    return properties if isinstance(properties, dict) else {}
+
+
+def _items(page: Mapping[str, object], name: str) -> list[dict[str, Any]]:
+    items = page.get(name)
+    if not isinstance(items, list) or not all(isinstance(item, dict) and item.get("id") for item in items):
+        raise Incomplete("malformed")
+    return items

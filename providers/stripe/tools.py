@@ -1,0 +1,105 @@
+"""Decides what agents may do at Stripe: take money from a saved card, and give it back.
+
+The functions are signatures only; `counterfoil.providers.stripe.client` makes the calls, in workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypedDict
+
+from pydantic import Field
+
+from counterfoil.ledger.errors import ArgumentError
+from counterfoil.providers.contract import Of
+from counterfoil.providers.outcomes import Json
+from counterfoil.providers.tool import tool
+
+ADAPTER = "counterfoil.providers.stripe.client:StripeAdapter"
+KEY_TTL_S = 24 * 3600
+"""Stripe prunes a key once it is 24 h old; the same key then executes again (docs.stripe.com/api/idempotent_requests)."""
+
+Amount = Annotated[int, Field(gt=0, description="Amount in the currency's smallest unit, such as cents.")]
+Currency = Annotated[str, Field(pattern=r"^[a-z]{3}$", description="Three lower-case letters, such as usd.")]
+Customer = Annotated[str, Field(min_length=1, max_length=255, description="Stripe's customer id, cus_….")]
+OrderId = Annotated[str, Field(min_length=1, max_length=255)]
+Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$", max_length=254)]
+
+
+class ChargeResult(TypedDict):
+    """What the model sees of a charge."""
+
+    id: str
+    status: str
+    amount: int
+    currency: str
+
+
+class RefundResult(TypedDict):
+    """What the model sees of a refund."""
+
+    id: str
+    status: str
+    amount: int
+    currency: str
+
+
+def charge_audience(arguments: Mapping[str, Json]) -> list[str]:
+    """Finance; the customer where Stripe mails a receipt, which needs an address in the recorded arguments."""
+    if not arguments.get("receipt"):
+        return ["finance"]
+    if not arguments.get("receipt_email"):
+        raise ArgumentError("a receipt needs an address.", path="$.receipt_email", code="missing_argument")
+    return ["customer"]
+
+
+@tool(
+    cls="compensatable",
+    provider="stripe",
+    effect="charge",
+    target="order_id",
+    once_per="order_id",
+    audience=charge_audience,
+    undo="stripe_refund",
+    amount=("amount_minor", "currency"),
+    native_key_ttl_s=KEY_TTL_S,
+    lookup=True,
+    adapter=ADAPTER,
+)
+def stripe_charge(
+    customer: Customer,
+    amount_minor: Amount,
+    currency: Currency,
+    order_id: OrderId,
+    payment_method: Annotated[str, Field(min_length=1, max_length=255)] = "pm_card_visa",
+    receipt: bool = False,
+    receipt_email: Email | None = None,
+    description: Annotated[str, Field(max_length=1000)] = "",
+) -> ChargeResult:
+    """Charge a customer's saved card for an order. With `receipt`, Stripe mails one to `receipt_email`."""
+    raise NotImplementedError
+
+
+@tool(
+    cls="compensatable",
+    provider="stripe",
+    effect="refund",
+    target="order_id",
+    once_per=None,
+    audience=["customer"],
+    undo=None,
+    amount=("amount_minor", "currency"),
+    native_key_ttl_s=KEY_TTL_S,
+    lookup=True,
+    adapter=ADAPTER,
+)
+def stripe_refund(
+    order_id: OrderId,
+    amount_minor: Amount | None = None,
+    currency: Currency | None = None,
+    reason: Literal["duplicate", "fraudulent", "requested_by_customer"] | None = None,
+    *,
+    of: Of,
+) -> RefundResult:
+    """Refund a charge that Counterfoil made, whole or in part; without an amount, all that is left of it."""
+    raise NotImplementedError
