@@ -36,19 +36,13 @@ from counterfoil.reconciler.verdict import (
 )
 from counterfoil.workers.backoff import delay_s
 from counterfoil.workers.calls import call_of
-from counterfoil.workers.policy import Policy, ttl_margin_s
+from counterfoil.workers.policy import Policy
 from counterfoil.workers.settle import result_text
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.reconciler")
 
-BATCH = 20
-"""Rows claimed at once: their look-ups share one request where the provider allows it."""
-
 BATCHES_MAX = 50
 """Batches of one sweep; the next tick goes on."""
-
-SKEW_S = 300.0
-"""How far a provider's clock may be from the ledger's when a found object's age is compared with the first send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +54,17 @@ class LookUps:
     adapter: Callable[[ToolSpec], Adapter]
     policy: Callable[[str], Policy]
     contract: Callable[[ToolSpec], Contract]
-    pause_allowance_s: float
+    ttl_margin_s: Callable[[ToolSpec], float]
     uncertain_after_s: float
     """A row is left alone for this long after it turned uncertain: most late landings need no look-up before."""
     base_s: float
     """The shortest pause between two look-ups of a row."""
+    batch: int
+    """Rows claimed at once: their look-ups share requests where the provider allows it."""
+    lease_s: float
+    """A lapse costs a second look-up, never a second effect."""
+    skew_s: float
+    """How far a provider's clock may be from the ledger's when a found object's age is compared with the first send."""
     by: str
     rng: random.Random
 
@@ -78,21 +78,16 @@ class LookUps:
                 self.ledger,
                 fence=uuid4(),
                 tools=tools,
-                batch=BATCH,
-                lease_s=self._lease_s(),
+                batch=self.batch,
+                lease_s=self.lease_s,
                 uncertain_after_s=self.uncertain_after_s,
                 by=self.by,
             )
             self._look(batch)
             rows += len(batch)
-            if len(batch) < BATCH or time.monotonic() >= stop_at:
+            if len(batch) < self.batch or time.monotonic() >= stop_at:
                 break
         return rows
-
-    def _lease_s(self) -> float:
-        """Long enough for a batch of slow look-ups in a row; a lapse costs a second look-up, never a second effect."""
-        slowest_s = max((self.policy(spec.provider).timeout_s for spec in self.registry), default=10.0)
-        return 4 * slowest_s
 
     def _look(self, batch: Sequence[UncertainAction]) -> None:
         groups: defaultdict[tuple[str, str], list[UncertainAction]] = defaultdict(list)
@@ -120,8 +115,8 @@ class LookUps:
             _claimed(action, policy),
             contract,
             finding,
-            ttl_margin_s=ttl_margin_s(policy, contract, self.pause_allowance_s),
-            skew_s=SKEW_S,
+            ttl_margin_s=self.ttl_margin_s(spec),
+            skew_s=self.skew_s,
             base_s=self.base_s,
         )
         evidence = evidence_of(action, finding)

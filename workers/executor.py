@@ -26,7 +26,7 @@ from counterfoil.workers.admission import admit
 from counterfoil.workers.calls import call_of
 from counterfoil.workers.guards import mismatch
 from counterfoil.workers.points import Points, no_points
-from counterfoil.workers.policy import Policy, send_needs_s, ttl_margin_s
+from counterfoil.workers.policy import Policy, send_needs_s
 from counterfoil.workers.settle import Settler
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.executor")
@@ -48,6 +48,8 @@ class Executor:
     policy: Callable[[str], Policy]
     """By provider."""
     contract: Callable[[ToolSpec], Contract]
+    ttl_margin_s: Callable[[ToolSpec], float]
+    """A native key is trusted until this long before its end."""
     settler: Settler
     secret: bytes
     key_version: int
@@ -128,7 +130,7 @@ class Executor:
     def _fenced(self, spec: ToolSpec, action: ClaimedAction, policy: Policy, claimed_at: float) -> bool:
         """The send fence, the last check before the write: enough lease left, and a resend that the key still covers."""
         elapsed_s = self.monotonic() - claimed_at
-        if action.in_doubt and not self._key_covers(spec, action, policy, elapsed_s):
+        if action.in_doubt and not self._key_covers(spec, action, elapsed_s):
             claims.hold_for_evidence(self.ledger, action, code="key_expired", worker=self.worker)
             log.warning("held_for_evidence", action_id=action.action_id, tool=action.tool)
             return False
@@ -138,13 +140,10 @@ class Executor:
             return False
         return True
 
-    def _key_covers(self, spec: ToolSpec, action: ClaimedAction, policy: Policy, elapsed_s: float) -> bool:
+    def _key_covers(self, spec: ToolSpec, action: ClaimedAction, elapsed_s: float) -> bool:
         """Whether the provider will still answer a repeat of the key from its store when it arrives."""
-        contract = self.contract(spec)
-        if contract.native_key_ttl_s is None:
-            return False
-        margin_s = ttl_margin_s(policy, contract, self.pause_allowance_s)
-        return action.key_age_s + elapsed_s + margin_s < contract.native_key_ttl_s
+        ttl_s = self.contract(spec).native_key_ttl_s
+        return ttl_s is not None and action.key_age_s + elapsed_s + self.ttl_margin_s(spec) < ttl_s
 
     def _call(self, adapter: Adapter, action: ClaimedAction, policy: Policy) -> Outcome:
         """The one request of this attempt. Whatever an adapter raises after it was entered proves nothing."""

@@ -1,10 +1,8 @@
-"""Decides the limits under which one provider's actions are tried: times, attempts, and the margins that follow."""
+"""Decides the limits under which one provider's actions are tried: times, and attempts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from counterfoil.providers.contract import Contract
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +23,3 @@ class Policy:
 def send_needs_s(policy: Policy, pause_allowance_s: float) -> float:
     """Lease that must be left right before the send: the request, and a pause of the process before its first byte."""
     return policy.timeout_s + pause_allowance_s
-
-
-def ttl_margin_s(policy: Policy, contract: Contract, pause_allowance_s: float) -> float:
-    """A native key is trusted until this long before its end: a pause, the request, and its latest landing fit in."""
-    return pause_allowance_s + policy.timeout_s + contract.landing_max_s

@@ -1,0 +1,45 @@
+"""Decides what one reconciling process is made of, from the settings. Called by entry points, after the fork."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+
+from counterfoil.ledger.connection import Ledger
+from counterfoil.providers.registry import Registry
+from counterfoil.reconciler.lookups import LookUps
+from counterfoil.reconciler.ticks import Reconciler
+from counterfoil.reconciler.unwind import Unwinder
+from counterfoil.settings import Settings
+from counterfoil.workers.setup import terms_from
+
+
+def reconciler_from(settings: Settings, *, by: str | None = None, registry: Registry | None = None) -> Reconciler:
+    """The reconciler of this process, with a connection of its own."""
+    terms = terms_from(settings, registry)
+    name = by or f"reconciler {socket.gethostname()}:{os.getpid()}"
+    ledger = Ledger(settings.database_url(), application_name=f"counterfoil {name}"[:63])
+    sweeps = settings.reconciler
+    return Reconciler(
+        ledger=ledger,
+        look_ups=LookUps(
+            ledger=ledger,
+            registry=terms.registry,
+            adapter=terms.pool.adapter,
+            policy=terms.policy,
+            contract=terms.contract,
+            ttl_margin_s=terms.ttl_margin_s,
+            uncertain_after_s=sweeps.uncertain_after_s,
+            base_s=sweeps.lookup_base_s,
+            batch=sweeps.lookup_batch_max,
+            lease_s=sweeps.lookup_lease_s,
+            skew_s=sweeps.skew_s,
+            by=name,
+            rng=random.Random(),
+        ),
+        unwinder=Unwinder(ledger=ledger, registry=terms.registry, by=name),
+        by=name,
+        lost_after_s=settings.relay.lost_after_s,
+        sweep_budget_s=max(1.0, sweeps.sweep_every_s),
+    )
