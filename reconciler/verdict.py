@@ -193,10 +193,10 @@ def _absent(row: Claimed, contract: Contract, ttl_margin_s: float, base_s: float
 
 
 def _absence_earned(row: Claimed, contract: Contract) -> Verdict:
-    if row.no_resend:
-        return Fail("absent")
     if row.last_error_code == IDEMPOTENCY_MISMATCH:  # the provider knows the key and shows nothing under it
         return Person(IDEMPOTENCY_MISMATCH)
+    if row.no_resend:
+        return Fail("absent")
     if row.attempt_count < row.attempts_max:
         return Resend(ends_doubt=True)
     match contract.on_absent:

@@ -43,7 +43,6 @@ class Database(Section):
 
     url: SecretStr | None = None  # holds a password, so it is never shown
     key_secret_file: Path | None = None  # for provider keys; workers only
-    schema_name: Annotated[str, Field(alias="schema", pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "counterfoil"
 
 
 class Broker(Section):

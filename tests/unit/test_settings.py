@@ -128,7 +128,7 @@ def test_the_environment_wins_key_by_key(write: Write) -> None:
             "counterfoil_providers__stripe__retry_budget__tokens_max": "50",
             "COUNTERFOIL_PROVIDERS__JIRA__API_KEY": "12345",
             "COUNTERFOIL_TOOLS": '["a.tools", "b.tools"]',
-            "COUNTERFOIL_DATABASE__SCHEMA": "other",
+            "COUNTERFOIL_BROKER__KEY_PREFIX": "other",
             "COUNTERFOIL_TOOL__CHARGE_CARD__CALLS_PER_RUN_MAX": "3",
             "UNRELATED__TIMEOUT_S": "x",
         },
@@ -138,7 +138,7 @@ def test_the_environment_wins_key_by_key(write: Write) -> None:
     assert stripe.retry_budget.ratio_max == 0.1
     assert settings.providers["jira"].secret("api_key") == "12345"
     assert settings.tools == ("a.tools", "b.tools")
-    assert settings.database.schema_name == "other"
+    assert settings.broker.key_prefix == "other"
     assert settings.tool["charge_card"].calls_per_run_max == 3
     assert settings.tool["charge_card"].approval_above_minor == 5000
 
@@ -148,8 +148,7 @@ def test_the_environment_wins_key_by_key(write: Write) -> None:
     [
         ("limts = 1", "limts", "limits"),
         ("[limits]\nargument_bytes_max = 1", "limits.argument_bytes_max", "arguments_bytes_max"),
-        ("[database]\nschemas = 'x'", "database.schemas", "schema"),
-        ("[database]\nschema_name = 'x'", "database.schema_name", "schema"),
+        ("[database]\nurls = 'x'", "database.urls", "url"),
         ("[providers.stripe]\ntimeout = 1", "providers.stripe.timeout", "timeout_s"),
         ("[providers.s.retry_budget]\ntoken_max = 1", "providers.s.retry_budget.token_max", "tokens_max"),
         ("[tool.charge]\naproval = 'always'", "tool.charge.aproval", "approval"),
@@ -217,7 +216,7 @@ def test_variables_that_are_no_settings(variable: str) -> None:
         ("limits = 1", "limits", "dictionary|Limits"),
         ("profile = 'slow'", "profile", "'standard' or 'fast'"),
         ("[database]\nurl = 7", "database.url", "string"),
-        ("[database]\nschema = 'a; DROP'", "database.schema", "pattern"),
+        ("[broker]\nkey_prefix = 'a; DROP'", "broker.key_prefix", "pattern"),
         ("[tool.x]\napproval = 'never'", "tool.x.approval", "'always'"),
         ("[approval]\naudiences_always = ['public']", "approval.audiences_always", "legal"),
         ("[providers.x]\ntoken = 'a'\ntoken_file = 'b'", "providers.x", "not both"),

@@ -138,6 +138,12 @@ TABLE: dict[str, tuple[Claimed, Contract, Finding | None, Verdict]] = {
     "a count without a time": (row(200, absent_count=1), EXACT, Absent(), AskLater("absent_once", 1, 1, at(200))),
     # earned absence
     "earned, no_resend": (seen_once(200, ago=9, no_resend=True), EXACT, Absent(), Fail("absent")),
+    "earned, no_resend, the key known with other parameters": (
+        seen_once(200, ago=9, no_resend=True, last_error_code=IDEMPOTENCY_MISMATCH),
+        EXACT,
+        Absent(),
+        Person(IDEMPOTENCY_MISMATCH),
+    ),
     "earned, no_resend, last attempt": (seen_once(200, ago=9, no_resend=True, **LAST), EXACT, Absent(), Fail("absent")),
     "earned, mismatched key": (seen_once(200, ago=9, **MISMATCHED), EXACT, Absent(), Person(IDEMPOTENCY_MISMATCH)),
     "earned, attempts left": (seen_once(200, ago=9, attempt_count=2), EXACT, Absent(), Resend(ends_doubt=True)),
