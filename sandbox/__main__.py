@@ -21,8 +21,8 @@ def main() -> None:
     parser.add_argument("--with-stdin", action="store_true", help="stop when standard input ends: die with the parent")
     options = parser.parse_args()
     options.data.mkdir(parents=True, exist_ok=True)
-    parent = sys.stdin.buffer if options.with_stdin else None
-    asyncio.run(serve("127.0.0.1", options.port, options.data / "sandbox.db", ready=_say, parent=parent))
+    parent_fd = sys.stdin.fileno() if options.with_stdin else None
+    asyncio.run(serve("127.0.0.1", options.port, options.data / "sandbox.db", ready=_say, parent_fd=parent_fd))
 
 
 def _say(port: int) -> None:

@@ -6,7 +6,7 @@ Nobody's client speaks to it; `client.Sandbox` does.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -15,6 +15,7 @@ from counterfoil.sandbox.faults import Rule
 from counterfoil.sandbox.gateway import Gateway
 from counterfoil.sandbox.jira_issues import count_open
 from counterfoil.sandbox.store import Store
+from counterfoil.sandbox.wire import Provider
 
 _COUNTED = {
     "charges": ("stripe", "charge"),
@@ -38,10 +39,10 @@ def counts(store: Store) -> dict[str, int]:
 
 
 class Control:
-    """The control API over one gateway and its store."""
+    """The control API over one gateway, its store and the providers behind it."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway, self.store = gateway, gateway.store
+    def __init__(self, gateway: Gateway, providers: Sequence[Provider]) -> None:
+        self.gateway, self.store, self.providers = gateway, gateway.store, providers
 
     def add_to(self, app: web.Application) -> None:
         get, post, router = app.router.add_get, app.router.add_post, app.router
@@ -66,6 +67,11 @@ class Control:
 
     def _add_fault(self, posted: dict[str, Any]) -> dict[str, Any]:
         rule = Rule.from_json(posted)
+        if not any(rule.selects(provider.name, route) for provider in self.providers for route in provider.routes):
+            names = sorted(
+                {f"{provider.name} {route.operation}" for provider in self.providers for route in provider.routes}
+            )
+            raise ValueError(f"no such operation: {rule.provider} {rule.operation}. Operations: {', '.join(names)}.")
         self.gateway.rules.rules.append(rule)
         return rule.to_json()
 
@@ -115,6 +121,8 @@ def _answering(
     async def handle(http: web.Request) -> web.Response:
         try:
             posted = json.loads(await http.read() or b"{}")
+            if not isinstance(posted, dict):
+                raise ValueError("the body must be a JSON object")
             return web.json_response(act(posted))
         except (ValueError, TypeError) as problem:
             return web.json_response({"error": str(problem)}, status=400)

@@ -5,6 +5,7 @@ Faults live in memory: a sandbox that is killed and started again has none.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Mapping
@@ -111,6 +112,16 @@ FAULTS: Mapping[str, Fault] = {
 }
 """Every fault by name. A rule's `commit` overrides whether the effect happens, where that is a yes or a no."""
 
+_TEXT, _INTEGER, _NUMBER = (str,), (int,), (int, float)
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("provider", "method", "path_re", "operation"), _TEXT),
+    **dict.fromkeys(("times", "nth", "seed", "status"), _INTEGER),
+    **dict.fromkeys(("probability", "delay_s"), _NUMBER),
+    "headers": (dict,),
+    "body": (str, dict),
+    "commit": (bool,),
+}
+
 
 @dataclass(slots=True, kw_only=True)
 class Rule:
@@ -128,7 +139,7 @@ class Rule:
     delay_s: float | None = None
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: Any = None
+    body: str | None = None
     commit: bool | None = None
     seen: int = 0
     fired: int = 0
@@ -139,13 +150,17 @@ class Rule:
         """A rule as posted to the control API; ValueError says what is wrong with it."""
         given = dict(posted)
         name = given.pop("fault", None)
-        allowed = set(cls.__slots__) - {"name", "seen", "fired", "chance"}
         if name not in FAULTS:
             raise ValueError(f"no such fault: {name}. Faults: {', '.join(FAULTS)}.")
-        if unknown := set(given) - allowed:
-            raise ValueError(f"no such field: {', '.join(sorted(unknown))}. Fields: {', '.join(sorted(allowed))}.")
+        if unknown := set(given) - set(_KINDS):
+            raise ValueError(f"no such field: {', '.join(sorted(unknown))}. Fields: {', '.join(sorted(_KINDS))}.")
         if given.get("probability") is not None or given.get("nth") is not None:
             given.setdefault("times", None)
+        for field_name, kinds in _KINDS.items():
+            if not isinstance(given.get(field_name), (*kinds, type(None))):
+                raise ValueError(f"{field_name} cannot be {given[field_name]!r}.")
+        if isinstance(given.get("body"), dict):
+            given["body"] = json.dumps(given["body"])
         rule = cls(name=name, **given)
         rule.operation = rule.operation or rule.fault.operation
         rule.chance = random.Random(rule.seed)
@@ -172,13 +187,17 @@ class Rule:
         merged = {**self.fault.headers, **self.headers}
         return {name: date if value == "<date>" else value for name, value in merged.items()}
 
-    def matches(self, provider: str, route: Route, method: str, path: str) -> bool:
+    def selects(self, provider: str, route: Route) -> bool:
         """`operation` is the whole name or its last part: `search` is also `payment_intents.search`."""
+        return self.provider in (None, provider) and (
+            self.operation is None or f".{route.operation}".endswith(f".{self.operation}")
+        )
+
+    def matches(self, provider: str, route: Route, method: str, path: str) -> bool:
         is_read = method in READS or route.operation.split(".")[-1] == "search"
         return (
-            self.provider in (None, provider)
+            self.selects(provider, route)
             and (self.method is None or self.method.upper() == method)
-            and (self.operation is None or f".{route.operation}".endswith(f".{self.operation}"))
             and (self.path_re is None or re.search(self.path_re, path) is not None)
             and (is_read or not self.fault.reads_only)
         )

@@ -170,7 +170,7 @@ def count_open(store: Store) -> int:
 
 def shown(store: Store, request: Request, issue: Json, fields: list[str], properties: list[str]) -> Json:
     """The issue as Jira sends it, with these fields (`*all`, `*navigable`, `-name`) and these properties."""
-    every = _all_fields(issue)
+    every = _all_fields(issue, base_url(request))
     whole = bool({"*all", "*navigable"} & set(fields))
     chosen = {name: value for name, value in every.items() if (whole or name in fields) and f"-{name}" not in fields}
     if "*all" in fields or "comment" in fields:
@@ -189,14 +189,14 @@ def timestamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1000):03d}+0000"
 
 
-def _all_fields(issue: Json) -> Json:
-    key = issue["project"]
+def _all_fields(issue: Json, base: str) -> Json:
+    key, status, type_id = issue["project"], status_json(issue["status"]), _type_id(issue["issuetype"])
     return {
         "description": None,
         **issue["fields"],
-        "project": {"key": key, "name": key, "id": "10000"},
-        "issuetype": {"name": issue["issuetype"], "id": _type_id(issue["issuetype"])},
-        "status": status_json(issue["status"]),
+        "project": {"self": f"{base}/project/10000", "key": key, "name": key, "id": "10000"},
+        "issuetype": {"self": f"{base}/issuetype/{type_id}", "name": issue["issuetype"], "id": type_id},
+        "status": {"self": f"{base}/status/{status['id']}", **status},
         "resolution": resolution_of(issue["status"]),
         "created": timestamp(issue["created"]),
         "updated": timestamp(issue["updated"]),

@@ -51,12 +51,12 @@ def parse(jql: str) -> Query:
     """The query, or Jira's 400: for what it cannot read and for one without any restriction."""
     tokens = _Tokens(jql)
     clauses: list[Clause] = []
-    while not tokens.done and not tokens.word("order"):
+    if not tokens.done and not tokens.word("order"):
+        clauses.append(_clause(tokens))
+    while clauses and tokens.take_word("and"):
         if len(clauses) >= _CLAUSES_MAX:
             raise _unreadable("too many clauses")
         clauses.append(_clause(tokens))
-        if not tokens.take_word("and"):
-            break
     order = _order_by(tokens)
     if not tokens.done:
         raise _unreadable(f"unexpected '{tokens.next()}'")
@@ -110,6 +110,9 @@ def _clause(tokens: _Tokens) -> Clause:
     if op not in ("=", "!=", "in", "not in") and not (field in _TIMES and op in (">", ">=", "<", "<=")):
         raise refuse(400, f"The operator '{op}' is not supported by the '{name}' field.")
     values = _values(tokens) if op.endswith("in") else (tokens.next(),)
+    if field in _TIMES:
+        for value in values:
+            _moment(value, now=0.0)  # refuses what is no time, also where no issue is there to compare
     return Clause(field, op, values)
 
 

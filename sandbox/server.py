@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 from aiohttp import web
 
@@ -32,7 +32,7 @@ def create_app(path: Path) -> web.Application:
         for route in provider.routes:
             handler = gateway.handler(provider, route)
             app.router.add_route(route.method, f"/{provider.name}{route.path}", handler)
-    Control(gateway).add_to(app)
+    Control(gateway, PROVIDERS).add_to(app)
 
     async def close(_app: web.Application) -> None:
         gateway.store.close()
@@ -41,8 +41,9 @@ def create_app(path: Path) -> web.Application:
     return app
 
 
-async def serve(host: str, port: int, path: Path, *, ready: Callable[[int], None], parent: BinaryIO | None) -> None:
-    """Serves until SIGTERM or SIGINT; `ready` gets the port (0 = any free one). With `parent`, also until that ends.
+async def serve(host: str, port: int, path: Path, *, ready: Callable[[int], None], parent_fd: int | None) -> None:
+    """Serves until SIGTERM or SIGINT; `ready` gets the port (0 = any free one). With `parent_fd`, also until
+    that pipe ends.
 
     Requests under way at the end are dropped, as a provider's would be.
     """
@@ -50,8 +51,8 @@ async def serve(host: str, port: int, path: Path, *, ready: Callable[[int], None
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    if parent is not None:
-        threading.Thread(target=_wait_for_end, args=(parent, loop, stop), daemon=True).start()
+    if parent_fd is not None:
+        threading.Thread(target=_wait_for_end, args=(parent_fd, loop, stop), daemon=True).start()
     # A client that gives up does not cancel its request's handler: what was sent may still take effect.
     runner = web.AppRunner(create_app(path), access_log=None, handler_cancellation=False, shutdown_timeout=0.1)
     await runner.setup()
@@ -64,7 +65,7 @@ async def serve(host: str, port: int, path: Path, *, ready: Callable[[int], None
         await runner.cleanup()
 
 
-def _wait_for_end(parent: BinaryIO, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    while parent.read(4096):
+def _wait_for_end(fd: int, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    while os.read(fd, 4096):
         pass
     loop.call_soon_threadsafe(stop.set)
