@@ -22,8 +22,10 @@ NESTING = "__"
 FILE_VARIABLE = "COUNTERFOIL_CONFIG"
 """Names the TOML file."""
 
-NO_SETTINGS = frozenset({FILE_VARIABLE, "COUNTERFOIL_HOME", "COUNTERFOIL_POSTGRES"})
-"""Variables of ours that are no settings: the file, and where and how the local stack keeps its data."""
+NO_SETTINGS = frozenset(
+    {FILE_VARIABLE, "COUNTERFOIL_HOME", "COUNTERFOIL_POSTGRES", "COUNTERFOIL_CRASH_AT", "COUNTERFOIL_CRASH_MARK"}
+)
+"""Variables of ours that are no settings: the file, where and how the local stack keeps its data, a crash for a test."""
 
 _SERVICE_LINK = re.compile(
     r"COUNTERFOIL_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"

@@ -1,0 +1,35 @@
+"""Decides how often each sweep ticks. Pure; tasks are named, not imported, so that beat and agents load none of them."""
+
+from __future__ import annotations
+
+from counterfoil.outbox.broker import RECONCILE_QUEUE
+from counterfoil.settings import Settings
+
+EXPIRES_MIN_S = 60.0
+"""A tick that waited for longer is dropped. Well above any difference between two machines' clocks."""
+
+PARTITIONS_EVERY_S = 6 * 3600.0
+"""Partitions are made two months ahead, so this only has to happen now and then."""
+
+
+def beat_schedule(settings: Settings) -> dict[str, dict[str, object]]:
+    """Celery's `beat_schedule`. Every tick is idempotent, so two beats and repeated ticks do no harm."""
+    sweep_s = settings.reconciler.sweep_every_s
+    every_s = {
+        "sweep_leases": sweep_s,
+        "sweep_uncertain": sweep_s,
+        "expire": sweep_s,
+        "unwind_runs": sweep_s,
+        "rescue": settings.reconciler.rescue_every_s,
+        "make_partitions": PARTITIONS_EVERY_S,
+    }
+    return {name: _entry(name, seconds) for name, seconds in every_s.items()}
+
+
+def _entry(name: str, every_s: float) -> dict[str, object]:
+    """Ticks that no worker took in time expire, so that they do not pile up behind an outage."""
+    return {
+        "task": f"counterfoil.{name}",
+        "schedule": every_s,
+        "options": {"queue": RECONCILE_QUEUE, "expires": max(EXPIRES_MIN_S, 2 * every_s)},
+    }

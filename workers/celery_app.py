@@ -1,0 +1,71 @@
+"""Entry point of `celery -A counterfoil.workers worker` and `… beat`: reads the configuration, once a process.
+
+A mistake in it ends the process with one line that names cause and fix, and the exit code of the command line.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from celery import Celery, signals
+from kombu.utils.imports import symbol_by_name
+
+from counterfoil.ledger.errors import CounterfoilError
+from counterfoil.outbox.broker import RECONCILE_QUEUE, broker_app
+from counterfoil.providers.registry import Registry
+from counterfoil.settings import Settings
+
+TASKS = ("counterfoil.workers.tasks", "counterfoil.reconciler.tasks")
+"""Loaded by name, and by workers only."""
+
+SCHEDULE = "counterfoil.reconciler.schedule:beat_schedule"
+"""By name as well: workers know nothing of the reconciler."""
+
+
+def worker_app(settings: Settings) -> Celery:
+    """The app of workers and beat. Without `-Q` a worker consumes the queues of all its tools, and the reconciler's."""
+    return broker_app(
+        url=settings.broker_url(),
+        key_prefix=settings.broker.key_prefix,
+        queues=queues_of(settings),
+        soft_limit_s=settings.workers.soft_limit_s,
+        hard_limit_s=settings.workers.hard_limit_s,
+        include=TASKS,
+        beat_schedule=symbol_by_name(SCHEDULE)(settings),
+    )
+
+
+def queues_of(settings: Settings) -> list[str]:
+    """A queue for each provider that is configured or that a tool names, then the reconciler's."""
+    configured = {f"cf-{provider}" for provider in settings.providers}
+    return [*sorted(configured | {spec.queue for spec in Registry.load(settings.tools)}), RECONCILE_QUEUE]
+
+
+def _load() -> tuple[Settings, Celery]:
+    try:
+        settings = Settings.load()
+        return settings, worker_app(settings)
+    except CounterfoilError as error:
+        _give_up(error)
+
+
+def _give_up(error: CounterfoilError) -> NoReturn:
+    print(f"counterfoil: {error.code}: {error}", file=sys.stderr)
+    raise SystemExit(error.exit_code) from None
+
+
+settings, app = _load()
+
+
+def _check_what_workers_need(**_: object) -> None:
+    """Before the first message, not at the first action: beat needs neither."""
+    try:
+        settings.database_url()
+        settings.check_secret_files()
+        settings.key_secret()
+    except CounterfoilError as error:
+        _give_up(error)
+
+
+signals.worker_init.connect(_check_what_workers_need, weak=False)
