@@ -232,7 +232,10 @@ def settle_not_sent(
 
 
 def let_go(ledger: Ledger, action: ClaimedAction, *, code: str, delay_s: float, worker: str) -> bool:
-    """executing → ready before anything was sent; the attempt is given back, doubt stays as it was."""
+    """executing → ready before anything was sent; the attempt is given back, doubt stays as it was.
+
+    A row in doubt that may not be sent again turns uncertain instead.
+    """
     return _changed(ledger, "let_go", action, code=code, delay_s=delay_s, worker=worker)
 
 
@@ -276,14 +279,17 @@ def apply_late_success(
 ) -> Literal["settled", "to_verdict", "to_person", "kept"]:
     """A success that was learnt after the row was lost; its attempt must be recorded already.
 
-    An unknown outcome is settled; a row that waits for a resend goes to the verdict, which reads the attempt; a row
-    that ended without an effect goes to a person. In any other state the attempt's record is enough ("kept").
+    An unknown outcome is settled; a row that waits for a resend, or is being sent again, goes to the verdict, which
+    reads the attempt; a row that ended without an effect goes to a person. In any other state the attempt's record is
+    enough ("kept").
     """
     params: dict[str, object] = {"receipt": receipt, "result": result, "evidence": evidence, "worker": worker}
-    for _ in range(3):  # the row may move between two of these; each move is one of the three again
+    for _ in range(3):  # the row may move between two of these; each move is one of the four again
         if _changed(ledger, "late_success_on_unknown", action, **params):
             return "settled"
         if _changed(ledger, "late_success_on_waiting", action, **params):
+            return "to_verdict"
+        if _changed(ledger, "late_success_on_executing", action, **params):
             return "to_verdict"
         if _changed(ledger, "late_success_on_negative", action, **params):
             return "to_person"

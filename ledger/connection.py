@@ -41,8 +41,8 @@ class Ledger:
     def rows(self, query: Query, params: Mapping[str, object], *, repeatable: bool = True) -> list[Row]:
         """Runs one statement in a transaction of its own and returns its rows.
 
-        Raises `LedgerUnavailable` when the database cannot be reached, or (not `repeatable`) when the connection was
-        lost while the statement ran, so that nobody knows whether it committed.
+        Raises `LedgerUnavailable` when the database cannot be reached, when the statement met nothing but conflicts, or
+        (not `repeatable`) when the connection was lost while it ran, so that nobody knows whether it committed.
         """
         for left in reversed(range(RECONNECTS_MAX if repeatable else 1)):
             try:
@@ -90,9 +90,12 @@ class Ledger:
             try:
                 cursor = connection.execute(query.psycopg.encode(), params)
                 return cursor.fetchall() if cursor.description is not None else []
-            except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
+            except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
                 if not left:
-                    raise
+                    raise LedgerUnavailable(
+                        f"{query.name} met {CONFLICTS_MAX} conflicts in a row and changed nothing.",
+                        fix="Something holds the same rows for long: look for open transactions.",
+                    ) from error
                 time.sleep(random.uniform(0.001, 0.020))
             except psycopg.errors.InsufficientPrivilege as error:
                 raise NotAllowed(

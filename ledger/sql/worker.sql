@@ -4,7 +4,7 @@
 -- The rows of one message, as they stand now; those that another wake-up has already moved on are left out.
 SELECT a.action_id, a.generation, a.tenant, a.tool, a.tool_version, a.provider, a.attempt_count, a.in_doubt
 FROM counterfoil.action AS a
-JOIN unnest(:action_ids::text[], :generations::integer[]) AS m (action_id, generation)
+JOIN unnest(CAST(:action_ids AS text[]), CAST(:generations AS integer[])) AS m (action_id, generation)
   ON m.action_id = a.action_id AND m.generation = a.generation
 WHERE a.state IN ('ready', 'retryable_failure') AND a.ready_at <= counterfoil.now();
 
@@ -147,16 +147,19 @@ WHERE action_id = :action_id AND state = 'executing' AND fence = :fence AND NOT 
 RETURNING action_id;
 
 -- name: let_go
--- Given back before anything was sent: no attempt, no doubt added, none taken away.
+-- Given back before anything was sent: no attempt, no doubt added, none taken away. A row in doubt that may not be sent
+-- again (a cancel or a late success came meanwhile) has no way through ready: evidence decides.
 WITH noted AS (
   UPDATE counterfoil.attempt
   SET finished_at = counterfoil.now(), outcome = 'let_go', code = :code
   WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL
 )
 UPDATE counterfoil.action
-SET state = 'ready', lease_until = NULL, quiet_from = counterfoil.now(), attempt_count = attempt_count - 1,
+SET state = CASE WHEN in_doubt AND no_resend THEN 'uncertain' ELSE 'ready' END,
+    lease_until = NULL, quiet_from = counterfoil.now(), attempt_count = attempt_count - 1,
     first_sent_at = CASE WHEN attempt_count = 1 AND NOT in_doubt THEN NULL ELSE first_sent_at END,
     ready_at = counterfoil.now() + :delay_s * interval '1 second',
+    next_lookup_at = CASE WHEN in_doubt THEN counterfoil.now() ELSE next_lookup_at END,
     changed_by = :worker, change_reason = :code, change_evidence = NULL
 WHERE action_id = :action_id AND state = 'executing' AND fence = :fence
 RETURNING action_id;
@@ -203,6 +206,14 @@ SET state = 'uncertain', uncertain_since = coalesce(uncertain_since, counterfoil
     next_lookup_at = counterfoil.now(), changed_by = :worker, change_reason = 'late success',
     change_evidence = :evidence
 WHERE action_id = :action_id AND state IN ('ready', 'retryable_failure')
+RETURNING action_id;
+
+-- name: late_success_on_executing
+-- The same for a row that is being sent again: a refusal of that attempt must not end it as failed. In doubt, it turns
+-- uncertain (by its settle or its lease's end), and the verdict reads the first attempt's receipt.
+UPDATE counterfoil.action
+SET in_doubt = true, no_resend = true, uncertain_since = coalesce(uncertain_since, counterfoil.now())
+WHERE action_id = :action_id AND state = 'executing' AND fence <> :fence
 RETURNING action_id;
 
 -- name: late_success_on_negative

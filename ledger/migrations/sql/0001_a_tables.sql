@@ -73,7 +73,8 @@ CREATE TABLE counterfoil.action (
     'operator_review', 'succeeded', 'permanent_failure', 'not_executed', 'cancelled', 'stale', 'compensated')),
   superseded_by text,
   approval_id text,
-  once_held boolean NOT NULL DEFAULT true,     -- false once the action has ended without an effect; never true again
+  once_held boolean NOT NULL DEFAULT true,     -- false once the action has ended without an effect or was superseded;
+                                               -- never true again, and such an action is never sent again
   key text,                                    -- ours, sent to the provider; written by the first claim, then for ever
   key_version integer,
   fence uuid,                                  -- the token of whoever claimed the row last
@@ -123,6 +124,10 @@ CREATE UNIQUE INDEX action_seq ON counterfoil.action (tenant, run, seq) WHERE se
 CREATE UNIQUE INDEX action_key ON counterfoil.action (key) WHERE key IS NOT NULL;
 CREATE UNIQUE INDEX action_once ON counterfoil.action (tenant, once_key)
   WHERE once_key IS NOT NULL AND once_held AND superseded_by IS NULL;
+-- Ended, its once-key free, and then found after all: it has the effect although another may hold the key.
+CREATE INDEX action_once_found ON counterfoil.action (tenant, once_key)
+  WHERE once_key IS NOT NULL AND NOT once_held
+    AND state IN ('operator_review', 'reconciling', 'uncertain', 'succeeded');
 CREATE INDEX action_parent ON counterfoil.action (parent_action_id) WHERE parent_action_id IS NOT NULL;
 -- Each sweep reads one of these: their size follows the open work, not the settled rows.
 CREATE INDEX action_lookup_due ON counterfoil.action (next_lookup_at) WHERE state = 'uncertain';

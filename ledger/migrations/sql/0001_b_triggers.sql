@@ -30,12 +30,14 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 
 -- Guards one action. Errors carry SQLSTATEs of our own: CF409 no such move, CF423 refused while in doubt,
--- CF403 not this role's to decide, CF451 an intent's column was changed.
+-- CF403 not this role's to decide, CF451 an intent's column (or a settled row's receipt) was changed.
 CREATE FUNCTION counterfoil.action_guard() RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+  ended constant text[] := ARRAY['permanent_failure', 'not_executed', 'cancelled', 'stale', 'compensated'];
   refused boolean;
   decision boolean;
+  erasing boolean;
 BEGIN
   NEW.updated_at := counterfoil.now();
   IF TG_OP = 'INSERT' THEN
@@ -48,22 +50,37 @@ BEGIN
     NEW.generation := CASE WHEN NEW.state = 'ready' THEN 1 ELSE 0 END;
     NEW.attempt_count := 0;
     NEW.in_doubt := false;
+    NEW.once_held := true;
+    NEW.erased_at := NULL;
     RETURN NEW;
+  END IF;
+
+  -- What was said may be erased once, from a settled row; the erased text is {}, its hash stays.
+  erasing := OLD.erased_at IS NULL AND NEW.erased_at IS NOT NULL AND NEW.state = OLD.state
+    AND (OLD.state = 'succeeded' OR OLD.state = ANY (ended));
+  IF NEW.erased_at IS DISTINCT FROM OLD.erased_at AND NOT erasing THEN
+    RAISE EXCEPTION '% is %: only what is settled can be erased, once', OLD.action_id, OLD.state USING ERRCODE = 'CF451';
   END IF;
 
   IF ROW(NEW.action_id, NEW.tenant, NEW.run, NEW.step, NEW.seq, NEW.revision, NEW.phase, NEW.parent_action_id,
          NEW.edited_from, NEW.actor, NEW.tool, NEW.tool_version, NEW.class, NEW.effect, NEW.target, NEW.provider,
-         NEW.account, NEW.queue, NEW.arguments_sha256, NEW.arguments_codec, NEW.audience, NEW.compensation,
+         NEW.account, NEW.queue, NEW.arguments_sha256, NEW.arguments_codec, NEW.audience,
          NEW.once_key, NEW.repeat_reason, NEW.amount_minor, NEW.currency, NEW.needs_approval,
          NEW.expected_resource_version, NEW.deadline_at, NEW.created_at)
      IS DISTINCT FROM
      ROW(OLD.action_id, OLD.tenant, OLD.run, OLD.step, OLD.seq, OLD.revision, OLD.phase, OLD.parent_action_id,
          OLD.edited_from, OLD.actor, OLD.tool, OLD.tool_version, OLD.class, OLD.effect, OLD.target, OLD.provider,
-         OLD.account, OLD.queue, OLD.arguments_sha256, OLD.arguments_codec, OLD.audience, OLD.compensation,
+         OLD.account, OLD.queue, OLD.arguments_sha256, OLD.arguments_codec, OLD.audience,
          OLD.once_key, OLD.repeat_reason, OLD.amount_minor, OLD.currency, OLD.needs_approval,
          OLD.expected_resource_version, OLD.deadline_at, OLD.created_at)
-     OR (NEW.arguments IS DISTINCT FROM OLD.arguments AND NEW.erased_at IS NULL) THEN
+     OR (NEW.arguments <> OLD.arguments AND NOT (erasing AND NEW.arguments = '{}'))
+     OR (NEW.compensation IS DISTINCT FROM OLD.compensation AND NOT (erasing AND NEW.compensation IS NULL)) THEN
     RAISE EXCEPTION 'the intent of % never changes', OLD.action_id USING ERRCODE = 'CF451';
+  END IF;
+  IF OLD.state IN ('succeeded', 'compensated') AND NEW.state IN ('succeeded', 'compensated')
+     AND (NEW.receipt IS DISTINCT FROM OLD.receipt AND NOT (erasing AND NEW.receipt IS NULL)
+          OR NEW.result IS DISTINCT FROM OLD.result AND NOT (erasing AND NEW.result IS NULL)) THEN
+    RAISE EXCEPTION 'the receipt of % is settled', OLD.action_id USING ERRCODE = 'CF451';
   END IF;
   IF OLD.key IS NOT NULL AND (NEW.key IS DISTINCT FROM OLD.key OR NEW.key_version IS DISTINCT FROM OLD.key_version) THEN
     RAISE EXCEPTION 'the key of % is written once', OLD.action_id USING ERRCODE = 'CF451';
@@ -75,17 +92,22 @@ BEGIN
       USING ERRCODE = 'CF409';
   END IF;
 
-  NEW.once_held := OLD.once_held
-    AND NEW.state NOT IN ('permanent_failure', 'not_executed', 'cancelled', 'stale', 'compensated');
-  -- Doubt begins with uncertainty and ends with evidence only: a success, or a look-up's or a person's verdict.
+  -- What has ended, or was superseded, gives its once-key free; so it is never sent again, even when it is found after all.
+  NEW.once_held := OLD.once_held AND NEW.superseded_by IS NULL AND NEW.state <> ALL (ended);
+  IF NEW.state = 'operator_review' AND NOT NEW.once_held THEN
+    NEW.no_resend := true;
+  END IF;
+  -- Doubt begins with uncertainty and ends with evidence only: a success, or the verdict of a look-up or a person.
   IF NEW.state IN ('uncertain', 'reconciling') THEN
     NEW.in_doubt := true;
-  ELSIF NEW.state = 'succeeded' THEN
+  ELSIF NEW.state = 'succeeded'
+     OR (OLD.state IN ('reconciling', 'operator_review') AND NEW.state IN ('permanent_failure', 'not_executed')) THEN
     NEW.in_doubt := false;
-  ELSIF OLD.in_doubt AND NOT NEW.in_doubt AND OLD.state NOT IN ('reconciling', 'operator_review') THEN
+  ELSIF OLD.in_doubt AND NOT NEW.in_doubt AND NOT (OLD.state = 'reconciling' AND NEW.state = 'ready') THEN
     RAISE EXCEPTION '% is in doubt: only a finding ends that', OLD.action_id USING ERRCODE = 'CF423';
   END IF;
 
+  NEW.generation := OLD.generation;
   IF NEW.state = OLD.state THEN
     RETURN NEW;
   END IF;
@@ -109,14 +131,15 @@ BEGIN
      AND NOT pg_has_role(session_user, 'counterfoil_worker', 'MEMBER') THEN
     RAISE EXCEPTION 'only a worker moves % to %', OLD.state, NEW.state USING ERRCODE = 'CF403';
   END IF;
-  IF NEW.state = 'executing' AND NEW.needs_approval AND NEW.approval_id IS NULL THEN
+  IF NEW.state IN ('ready', 'executing') AND NEW.needs_approval AND NEW.approval_id IS NULL THEN
     RAISE EXCEPTION '% has no approval', OLD.action_id USING ERRCODE = 'CF403';
+  END IF;
+  IF NEW.state IN ('awaiting_approval', 'ready', 'executing') AND NOT NEW.once_held THEN
+    RAISE EXCEPTION '% has ended: it is never sent again', OLD.action_id USING ERRCODE = 'CF409';
   END IF;
 
   IF NEW.state IN ('ready', 'retryable_failure') THEN
     NEW.generation := OLD.generation + 1;
-  ELSE
-    NEW.generation := OLD.generation;
   END IF;
   RETURN NEW;
 END $$;
@@ -157,7 +180,8 @@ FOR EACH ROW EXECUTE FUNCTION counterfoil.action_follow();
 CREATE TRIGGER action_follow_move AFTER UPDATE ON counterfoil.action
 FOR EACH ROW WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION counterfoil.action_follow();
 
-CREATE FUNCTION counterfoil.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION counterfoil.refuse_change() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RAISE EXCEPTION '% on %: this table is append-only', TG_OP, TG_TABLE_NAME USING ERRCODE = 'CF403';
 END $$;

@@ -59,8 +59,24 @@ BEGIN
      FROM counterfoil.step_ref AS f WHERE f.tenant = p_tenant AND f.run = p_run);
 END $$;
 
+-- The id of an intent, as counterfoil/ledger/keys.py computes it: base32 of a SHA-256 over a canonical JSON array. A step of
+-- digits only is the ledger's own, a number.
+CREATE FUNCTION counterfoil.action_id_of(p_tenant text, p_run text, p_step text, p_revision integer, p_phase text)
+RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+  WITH digest AS (
+    SELECT ('x' || left(encode(sha256(convert_to(
+      '["cf1",' || to_json(p_tenant) || ',' || to_json(p_run) || ','
+      || CASE WHEN p_step ~ '^[0-9]+$' THEN p_step ELSE to_json(p_step)::text END
+      || ',' || p_revision || ',' || to_json(p_phase) || ']', 'UTF8')), 'hex'), 34))::bit(136) AS bits)
+  SELECT 'act_' || string_agg(
+    substr('abcdefghijklmnopqrstuvwxyz234567', substring(bits FROM 5 * i + 1 FOR 5)::integer + 1, 1), '' ORDER BY i)
+  FROM digest, generate_series(0, 25) AS i
+$$;
+
 -- Records one intent, with its wake-up (by trigger) in the same statement. Never changes a recorded one: when the step
--- or the once-key is taken, that action is returned, `created` false and `found_by` telling which.
+-- or the once-key is taken, that action is returned, `created` false and `found_by` telling which. `p_supersedes` is
+-- put aside only if it did nothing and is a revision of the same step. SQLSTATE 40001: run the transaction again.
 CREATE FUNCTION counterfoil.propose(
   p_action_id text, p_tenant text, p_run text, p_step text, p_seq integer, p_revision integer, p_actor text,
   p_tool text, p_tool_version integer, p_class text, p_effect text, p_target text, p_provider text, p_account text,
@@ -74,9 +90,15 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   run_state text;
   run_deadline timestamptz;
+  once_taken_by text;
+  superseded text;
   inserted text;
 BEGIN
   PERFORM counterfoil.check_principal(p_tenant);
+  -- An id that somebody made up could stand in the way of another tenant's action.
+  IF p_action_id IS DISTINCT FROM counterfoil.action_id_of(p_tenant, p_run, p_step, p_revision, 'do') THEN
+    RAISE EXCEPTION 'not the id of this run, step and revision' USING ERRCODE = 'CF403';
+  END IF;
   INSERT INTO counterfoil.run (tenant, run, actor) VALUES (p_tenant, p_run, p_actor) ON CONFLICT DO NOTHING;
   SELECT r.state, r.deadline_at INTO run_state, run_deadline
   FROM counterfoil.run AS r WHERE r.tenant = p_tenant AND r.run = p_run;
@@ -87,9 +109,20 @@ BEGIN
     RAISE EXCEPTION 'run is %: no new action', run_state USING ERRCODE = 'CF403';
   END IF;
 
-  IF p_supersedes IS NOT NULL THEN
-    UPDATE counterfoil.action AS a SET superseded_by = p_action_id, changed_by = p_actor, change_reason = 'superseded'
-    WHERE a.action_id = p_supersedes AND a.superseded_by IS NULL;
+  once_taken_by := counterfoil.once_taken_by(p_tenant, p_once_key);
+  IF once_taken_by IS NOT NULL AND once_taken_by = p_supersedes THEN
+    once_taken_by := NULL;
+  END IF;
+  IF p_supersedes IS NOT NULL AND once_taken_by IS NULL THEN
+    UPDATE counterfoil.action AS a
+    SET superseded_by = p_action_id, changed_by = p_actor, change_reason = 'superseded', change_evidence = NULL,
+        state = CASE WHEN a.state IN ('proposed', 'awaiting_approval') THEN 'cancelled' ELSE a.state END,
+        last_error_code = CASE WHEN a.state IN ('proposed', 'awaiting_approval') THEN 'superseded'
+                               ELSE a.last_error_code END
+    WHERE a.action_id = p_supersedes AND a.action_id <> p_action_id AND a.superseded_by IS NULL
+      AND a.tenant = p_tenant AND a.run = p_run AND a.step = p_step AND a.phase = 'do'
+      AND a.state IN ('proposed', 'awaiting_approval', 'not_executed', 'permanent_failure', 'cancelled', 'stale')
+    RETURNING a.action_id INTO superseded;
   END IF;
 
   INSERT INTO counterfoil.action AS a (
@@ -101,7 +134,8 @@ BEGIN
     p_once_key, p_repeat_reason, p_amount_minor, p_currency, p_needs_approval, run_deadline,
     CASE WHEN p_needs_approval THEN 'awaiting_approval' ELSE 'ready' END,
     CASE WHEN NOT p_needs_approval THEN coalesce(p_not_before, counterfoil.now()) END, p_actor, 'proposed'
-  WHERE NOT EXISTS (SELECT FROM counterfoil.action AS l       -- a later revision may stand under the step
+  WHERE once_taken_by IS NULL
+    AND NOT EXISTS (SELECT FROM counterfoil.action AS l       -- a later revision may stand under the step
                     WHERE l.tenant = p_tenant AND l.run = p_run AND l.step = p_step AND l.phase = 'do'
                       AND l.superseded_by IS NULL)
   ON CONFLICT DO NOTHING
@@ -115,13 +149,36 @@ BEGIN
     FROM counterfoil.action AS a WHERE a.action_id = inserted;
     RETURN;
   END IF;
-  RETURN QUERY
-  SELECT false, CASE WHEN a.run = p_run AND a.step = p_step THEN 'step' ELSE 'once' END,
-         a.action_id, a.tool, a.arguments_sha256, a.state
-  FROM counterfoil.action AS a
-  WHERE a.tenant = p_tenant AND a.superseded_by IS NULL AND a.phase = 'do'
-    AND ((a.run = p_run AND a.step = p_step) OR (a.once_key = p_once_key AND a.once_held))
-  ORDER BY (a.run = p_run AND a.step = p_step) DESC LIMIT 1;
+  IF superseded IS NULL THEN
+    RETURN QUERY SELECT false, 'step', a.action_id, a.tool, a.arguments_sha256, a.state
+    FROM counterfoil.action AS a
+    WHERE a.tenant = p_tenant AND a.run = p_run AND a.step = p_step AND a.phase = 'do' AND a.superseded_by IS NULL;
+    IF FOUND THEN
+      RETURN;
+    END IF;
+    RETURN QUERY SELECT false, 'once', a.action_id, a.tool, a.arguments_sha256, a.state
+    FROM counterfoil.action AS a
+    WHERE a.action_id = coalesce(once_taken_by, counterfoil.once_taken_by(p_tenant, p_once_key));
+    IF FOUND THEN
+      RETURN;
+    END IF;
+  END IF;
+  RAISE EXCEPTION 'the step or the once-key was taken, or given free, at this moment' USING ERRCODE = '40001';
+END $$;
+
+-- The action that holds a once-key, or that had given it free and was found after all. NULL: nobody.
+CREATE FUNCTION counterfoil.once_taken_by(p_tenant text, p_once_key text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF p_once_key IS NULL THEN
+    RETURN NULL;
+  END IF;
+  RETURN coalesce(
+    (SELECT a.action_id FROM counterfoil.action AS a
+     WHERE a.tenant = p_tenant AND a.once_key = p_once_key AND a.once_held AND a.superseded_by IS NULL),
+    (SELECT a.action_id FROM counterfoil.action AS a
+     WHERE a.tenant = p_tenant AND a.once_key = p_once_key AND NOT a.once_held
+       AND a.state IN ('operator_review', 'reconciling', 'uncertain', 'succeeded') LIMIT 1));
 END $$;
 
 -- Records that a framework's call name stands for a recorded action.
@@ -146,17 +203,18 @@ BEGIN
 END $$;
 
 -- Withdraws an action where nothing was sent; where something may have been, forbids a resend and lets evidence decide.
--- Returns the action's state afterwards, NULL when there is no such action.
+-- Returns the action's state afterwards, NULL when the caller's tenants have no such action.
 CREATE FUNCTION counterfoil.request_cancel(p_action_id text, p_by text, p_reason text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   a counterfoil.action;
 BEGIN
-  SELECT * INTO a FROM counterfoil.action AS x WHERE x.action_id = p_action_id FOR UPDATE;
+  SELECT * INTO a FROM counterfoil.action AS x
+  WHERE x.action_id = p_action_id AND (x.tenant = ANY (counterfoil.my_tenants()) OR '*' = ANY (counterfoil.my_tenants()))
+  FOR UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
-  PERFORM counterfoil.check_principal(a.tenant);
   IF a.state IN ('proposed', 'awaiting_approval')
      OR (a.state IN ('ready', 'retryable_failure') AND NOT a.in_doubt) THEN
     UPDATE counterfoil.action SET state = 'cancelled', cancel_requested_at = counterfoil.now(),
@@ -247,8 +305,12 @@ BEGIN
                      parent || '_default', col, col)
         INTO taken USING first_day, (first_day AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC';
       CONTINUE WHEN taken;
-      EXECUTE format('CREATE TABLE counterfoil.%I PARTITION OF counterfoil.%I FOR VALUES FROM (%L) TO (%L)', name, parent,
-                     first_day, (first_day AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC');
+      BEGIN
+        EXECUTE format('CREATE TABLE counterfoil.%I PARTITION OF counterfoil.%I FOR VALUES FROM (%L) TO (%L)', name, parent,
+                       first_day, (first_day AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC');
+      EXCEPTION WHEN check_violation THEN  -- the month's first row came to DEFAULT after the look
+        CONTINUE;
+      END;
       IF parent = 'history' THEN
         EXECUTE format('CREATE TRIGGER history_no_truncate BEFORE TRUNCATE ON counterfoil.%I FOR EACH STATEMENT '
                        'EXECUTE FUNCTION counterfoil.refuse_change()', name);

@@ -2,6 +2,7 @@
 
 REVOKE ALL ON ALL TABLES IN SCHEMA counterfoil FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA counterfoil FROM PUBLIC;
+ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;  -- of later migrations, which run as the owner too
 GRANT USAGE ON SCHEMA counterfoil TO counterfoil_agent, counterfoil_worker, counterfoil_operator, counterfoil_reader;
 GRANT EXECUTE ON FUNCTION counterfoil.now(), counterfoil.my_tenants()
   TO counterfoil_agent, counterfoil_worker, counterfoil_operator, counterfoil_reader;
