@@ -130,7 +130,8 @@ class Server(ABC):
         def belongs(process: psutil.Process) -> bool:
             if not self._is_ours(process):
                 return False
-            if Path(process.cmdline()[0]).name != self.program:
+            title = process.cmdline()[:1]  # empty while a killed process is on its way out
+            if not title or Path(title[0]).name != self.program:
                 return False
             parent = process.parent()
             return parent is None or not holds(parent, self._is_ours)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import get_args
 
-from counterfoil.stack.home import Home
+from counterfoil.stack.home import Home, PostgresMajor
 from counterfoil.stack.postgres import SECRET as POSTGRES_SECRET
 from counterfoil.stack.postgres import SUPERUSER, Postgres
 from counterfoil.stack.server import HOST
@@ -66,7 +67,11 @@ class Services:
 
     @staticmethod
     def stop(home: Home) -> None:
-        """Stop this home's servers and no others; data stays. Idempotent. Raises StackError if one cannot be ended."""
+        """Stop this home's servers, in every Postgres version, and no others; data stays. Idempotent.
+
+        Raises StackError if one cannot be ended.
+        """
         with home.lock():
             Valkey(home).stop()
-            Postgres(home).stop()
+            for major in get_args(PostgresMajor):
+                Postgres(replace(home, postgres_major=major)).stop()
