@@ -69,7 +69,7 @@ class Config:
 
 
 def _span(name: str, value: Any) -> Span:
-    low, high = value if isinstance(value, list | tuple) and len(value) == 2 else (value, value)
-    if not all(isinstance(edge, int | float) for edge in (low, high)) or not 0 <= low <= high:
+    edges: list[Any] = list(value) if isinstance(value, list | tuple) else [value, value]
+    if len(edges) != 2 or not all(isinstance(edge, int | float) for edge in edges) or not 0 <= edges[0] <= edges[1]:
         raise ValueError(f"{name} wants seconds, or [least, most] seconds: {value!r}")
-    return float(low), float(high)
+    return float(edges[0]), float(edges[1])

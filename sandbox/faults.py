@@ -69,8 +69,11 @@ FAULTS: Mapping[str, Fault] = {
     # A gateway between us and the provider.
     "504_before_commit": Fault(status=504, body=HTML),
     "504_after_commit": Fault(status=504, body=HTML, commit=_YES),
+    # Arrives at the provider `delay_s` later on the sandbox's clock; its key is not in flight until then, so that a resend
+    # before it runs, and the late one meets the key (or, without one, doubles).
     "504_then_commit_after": Fault(status=504, body=HTML, commit=Commit.LATER, delay_s=5.0),
     "html_502": Fault(status=502, body=HTML),
+    # A sign-on page lets the client through and sends it back, now with a GET.
     "302_login": Fault(status=302, body=HTML),
     "307_self": Fault(status=307, body=b""),
     # The connection.
@@ -81,6 +84,7 @@ FAULTS: Mapping[str, Fault] = {
     "stall_headers": Fault(damage=Damage.STALL_HEADERS, commit=_YES, delay_s=_STALL_S),
     "stall_body": Fault(damage=Damage.STALL_BODY, commit=_YES, delay_s=_STALL_S),
     "truncate_body": Fault(damage=Damage.TRUNCATE_BODY, commit=_YES),
+    # The key is in flight for `delay_s`; the handler runs after it, whether the client is still there or not.
     "slow": Fault(commit=_YES, wait_before=True, delay_s=_STALL_S),
     "slow_after_commit": Fault(commit=_YES, wait_after=True, delay_s=_STALL_S),
     "duplicate_delivery": Fault(commit=Commit.TWICE),
@@ -148,7 +152,9 @@ class Rule:
     @classmethod
     def from_json(cls, posted: Mapping[str, Any]) -> Rule:
         """A rule as posted to the control API; ValueError says what is wrong with it."""
-        given = dict(posted)
+        given: dict[str, Any] = {
+            entry: value for entry, value in posted.items() if value is not None or entry == "times"
+        }
         name = given.pop("fault", None)
         if name not in FAULTS:
             raise ValueError(f"no such fault: {name}. Faults: {', '.join(FAULTS)}.")
@@ -164,7 +170,10 @@ class Rule:
         rule = cls(name=name, **given)
         rule.operation = rule.operation or rule.fault.operation
         rule.chance = random.Random(rule.seed)
-        re.compile(rule.path_re or "")
+        try:
+            re.compile(rule.path_re or "")
+        except re.error as problem:
+            raise ValueError(f"path_re is no regular expression: {problem}.") from None
         return rule
 
     @property

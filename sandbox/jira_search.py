@@ -45,7 +45,7 @@ def removed(_store: Store, _request: Request) -> Reply:
 def _visible(store: Store, query: Query, reconcile: list[str]) -> list[Json]:
     if len(reconcile) > _RECONCILE_MAX:
         raise refuse(400, f"reconcileIssues takes at most {_RECONCILE_MAX} issue ids.")
-    seen = {issue["id"]: issue for issue in store.indexed(ISSUE, term=_term(query))}
+    seen = {issue["id"]: issue for issue in store.indexed(ISSUE, terms=_terms(query))}
     for issue_id in reconcile:
         now = by_name(store, issue_id)
         seen.pop(issue_id, None)
@@ -54,11 +54,12 @@ def _visible(store: Store, query: Query, reconcile: list[str]) -> list[Json]:
     return list(seen.values())
 
 
-def _term(query: Query) -> str | None:
+def _terms(query: Query) -> list[str]:
+    """Index terms of which every match has one; none where the query has no such clause."""
     for clause in query.clauses:
-        if clause.field == "labels" and clause.op in ("=", "in") and len(clause.values) == 1:
-            return f"label={clause.values[0]}"
-    return None
+        if clause.field == "labels" and clause.op in ("=", "in"):
+            return [f"label={label}" for label in clause.values]
+    return []
 
 
 def _page(given: Json) -> tuple[int, int]:

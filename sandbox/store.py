@@ -10,7 +10,7 @@ import json
 import random
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -195,12 +195,13 @@ class Store:
             [(kind, account, term, object_id) for term in terms],
         )
 
-    def indexed(self, kind: str, *, account: str = "", term: str | None = None) -> list[dict[str, Any]]:
-        """What a search sees now, in no order. `term` narrows by what objects once had; the caller checks the match."""
+    def indexed(self, kind: str, *, account: str = "", terms: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """What a search sees now, in no order. With `terms`, only objects that once had one: the caller checks again."""
         sql, values = "SELECT id, data, max(seq) FROM snapshots WHERE kind = ? AND account = ?", [kind, account]
-        if term is not None:
-            sql += " AND id IN (SELECT id FROM terms WHERE kind = ? AND account = ? AND term = ?)"
-            values += [kind, account, term]
+        if terms:
+            marks = ", ".join("?" * len(terms))
+            sql += f" AND id IN (SELECT id FROM terms WHERE kind = ? AND account = ? AND term IN ({marks}))"
+            values += [kind, account, *terms]
         # SQLite takes the other columns of a group from the row that holds its max().
         rows = self.db.execute(f"{sql} AND visible_at <= ? GROUP BY id", (*values, self.now()))
         return [json.loads(data) for _, data, _ in rows if data is not None]

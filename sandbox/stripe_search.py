@@ -34,12 +34,13 @@ def search(store: Store, request: Request) -> Reply:
     limit = integer(query, "limit", 10)
     start = integer(query, "page", 0)
     clauses, any_of = _parsed(text(query, "query"))
-    terms = [_term(clause) for clause in clauses]
-    narrow = next((term for term in terms if term), None) if not any_of else None
+    known = [term for term in map(_term, clauses) if term is not None]
+    # Under AND one term narrows enough; under OR only a term for every clause loses nothing.
+    terms = (known if len(known) == len(clauses) else []) if any_of else known[:1]
     combine = any if any_of else all
     found = [
         intent
-        for intent in store.indexed(PI, account=request.account, term=narrow)
+        for intent in store.indexed(PI, account=request.account, terms=terms)
         if combine(_holds(clause, intent) for clause in clauses)
     ]
     found.sort(key=lambda intent: (intent["created"], intent["id"]), reverse=True)
