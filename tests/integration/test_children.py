@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -169,32 +170,30 @@ def test_orphan_of_a_killed_supervisor_is_ended(place: Home) -> None:
 
 
 def foreground(place: Home) -> subprocess.Popen[str]:
-    """A supervisor with two idle children in a process of its own; prints their ids, at the end the signal."""
+    """A supervisor with two idle children in a process of its own; prints the signal that has ended it."""
     code = f"""
         from pathlib import Path
         from counterfoil.stack.children import Child, Supervisor
         from counterfoil.stack.home import Home
         place = Home(path=Path({str(place.path)!r}))
         children = [Child(name, {IDLE!r}, {{}}, place.log / name) for name in ("a", "b")]
-        supervisor = Supervisor(children, place)
-        supervisor.start()
-        print(supervisor.pid("a"), supervisor.pid("b"), flush=True)
-        print(supervisor.run_until_signal())
+        print(Supervisor(children, place).run_until_signal())
     """
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
 
 
-def children_of(supervisor: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The children that it has printed."""
-    assert supervisor.stdout is not None
-    return [psutil.Process(int(pid)) for pid in supervisor.stdout.readline().split()]
+def recorded_children(place: Home) -> list[psutil.Process]:
+    """The two children of the supervisor, once it has started them."""
+    records = [place.run / f"child-{name}.json" for name in ("a", "b")]
+    until(lambda: all(record.exists() for record in records))
+    return [psutil.Process(json.loads(record.read_text())["pid"]) for record in records]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_foreground_stops_on_a_signal(place: Home, signum: int) -> None:
     """SIGTERM and Ctrl-C end the children and then the supervisor, which tells what it was."""
     supervisor = foreground(place)
-    children = children_of(supervisor)
+    children = recorded_children(place)
     assert all(is_alive(process) for process in children)
     supervisor.send_signal(signum)
     assert supervisor.communicate(timeout=10)[0] == f"{int(signum)}\n"
@@ -205,7 +204,7 @@ def test_foreground_stops_on_a_signal(place: Home, signum: int) -> None:
 def test_children_do_not_outlive_a_killed_supervisor(place: Home) -> None:
     """After kill -9 of the supervisor its children are gone (Linux) or are ended by the next start, which is not blocked."""
     supervisor = foreground(place)
-    children = children_of(supervisor)
+    children = recorded_children(place)
     supervisor.kill()
     supervisor.communicate()
     if sys.platform == "linux":

@@ -144,7 +144,7 @@ def test_servers_outlive_a_killed_starter(own_home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    "moment", ["home/postgres-18/data.*", "home/run/postgres-18.port"], ids=["during initdb", "before the first answer"]
+    "moment", ["home/postgres-18/new.*", "home/run/postgres-18.port"], ids=["during initdb", "before the first answer"]
 )
 def test_start_that_was_killed_halfway(new_home: Home, folder: Path, moment: str) -> None:
     """kill -9 in the middle of the very first start leaves nothing that a second start stumbles over."""

@@ -42,6 +42,7 @@ class Postgres(Server):
     """The Postgres of a home, in the major version that the home names."""
 
     program = "postgres"
+    helpers = ("initdb",)
     stop_signals = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 10.0))  # "fast", then "immediate"
 
     def __init__(self, home: Home) -> None:
@@ -65,18 +66,19 @@ class Postgres(Server):
 
     def prepare(self) -> None:
         """Run initdb beside the data folder's place and move the result there: no half cluster is taken for one."""
+        for abandoned in self.folder.glob("new.*"):
+            shutil.rmtree(abandoned)
         if self.data.exists():
             if not self.home.has_secret(SECRET):
                 raise StackError(
                     f"The superuser's password of {self.data} is lost.", fix=f"Move {self.folder} away to start anew."
                 )
             return
-        for abandoned in self.folder.glob("data.*"):
-            shutil.rmtree(abandoned, ignore_errors=True)
-        fresh = Path(tempfile.mkdtemp(prefix="data.", dir=self.folder))  # a killed start's initdb may still be at work
+        fresh = Path(tempfile.mkdtemp(prefix="new.", dir=self.folder))
         self.give(fresh)
-        self._initdb(fresh)
-        fresh.rename(self.data)
+        self._initdb(fresh / "data", fresh / "password")
+        (fresh / "data").rename(self.data)
+        shutil.rmtree(fresh)
 
     def leftovers(self) -> Sequence[Path]:
         """The lock file: Postgres believes it when its id now belongs to a zombie or to another process.
@@ -85,27 +87,19 @@ class Postgres(Server):
         """
         return (self.data / "postmaster.pid",)
 
-    def _initdb(self, data: Path) -> None:
-        password_file = self.folder / "password"
-        try:
-            write_private(password_file, self.home.secret(SECRET))
-            self.give(password_file)
-            self._run_initdb(
-                [
-                    str(postgres_bin(self.home) / "initdb"),
-                    f"--pgdata={data}",
-                    f"--username={SUPERUSER}",
-                    f"--pwfile={password_file}",
-                    "--auth=scram-sha-256",
-                    "--encoding=UTF8",
-                    f"--locale={'C.UTF-8' if sys.platform == 'linux' else 'C'}",  # macOS has no C.UTF-8
-                    "--data-checksums",
-                ]
-            )
-        finally:
-            password_file.unlink(missing_ok=True)
-
-    def _run_initdb(self, argv: list[str]) -> None:
+    def _initdb(self, data: Path, password_file: Path) -> None:
+        write_private(password_file, self.home.secret(SECRET))
+        self.give(password_file)
+        argv = [
+            str(postgres_bin(self.home) / "initdb"),
+            f"--pgdata={data}",
+            f"--username={SUPERUSER}",
+            f"--pwfile={password_file}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            f"--locale={'C.UTF-8' if sys.platform == 'linux' else 'C'}",  # macOS has no C.UTF-8
+            "--data-checksums",
+        ]
         process = self.run(argv, self.folder, stdin=subprocess.DEVNULL, output=subprocess.PIPE)
         try:
             output, _ = process.communicate(timeout=INITDB_WAIT_S)

@@ -33,6 +33,8 @@ class Server(ABC):
 
     program: str
     """The name of its program: what the system calls its processes."""
+    helpers: Sequence[str] = ()
+    """Other programs that run in its folder."""
     stop_signals: Sequence[tuple[int, float]]
     """How it is asked to stop: signals, gentlest first, each with the seconds it gets."""
 
@@ -40,7 +42,7 @@ class Server(ABC):
         self.home = home
         self.folder = folder
         self.data = folder / "data"
-        """Its data, and the working directory of all its processes, by which they are known."""
+        """Its data, and the server's working directory, by which it is known."""
         self._record = home.run / f"{folder.name}.json"
         self._port_file = home.run / f"{folder.name}.port"
         self.log = home.log / f"{folder.name}.log"
@@ -120,15 +122,21 @@ class Server(ABC):
 
     @property
     def _is_ours(self) -> Belongs:
-        """Any process of this server, worker processes and forgotten ones included."""
-        return lambda process: process.name() == self.program and Path(process.cwd()) == self.data
+        """Any process of this server: workers, helpers, and what is left of a server or a start that was killed."""
+
+        def belongs(process: psutil.Process) -> bool:
+            if process.name() not in (self.program, *self.helpers):
+                return False
+            return Path(process.cwd()).is_relative_to(self.folder)
+
+        return belongs
 
     @property
     def _is_main(self) -> Belongs:
-        """The server itself: its helpers have another title, or the server as their parent."""
+        """The server itself: its workers have another title, or the server as their parent."""
 
         def belongs(process: psutil.Process) -> bool:
-            if not self._is_ours(process):
+            if not self._is_ours(process) or Path(process.cwd()) != self.data:
                 return False
             title = process.cmdline()[:1]  # empty while a killed process is on its way out
             if not title or Path(title[0]).name != self.program:
@@ -140,8 +148,8 @@ class Server(ABC):
 
     def _spawn(self) -> None:
         port = self.port
-        if port is None or not _is_free(port):
-            port = _free_port()
+        if port is None or not is_free(port):
+            port = free_port()
             write_private(self._port_file, str(port))
         log = open_log(self.log)
         try:
@@ -180,7 +188,7 @@ class Server(ABC):
         )
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -190,7 +198,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
