@@ -11,7 +11,8 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,19 +100,33 @@ def template_database(stack_home: Home, services: Urls) -> str:
     return TEMPLATE
 
 
-@pytest.fixture
-def database(stack_home: Home, services: Urls, template_database: str) -> Iterator[Database]:
-    """A clone of the template, dropped after the test whoever is still connected."""
-    name = f"cf_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(services.postgres, autocommit=True) as connection:
-        # WAL_LOG: half the time of FILE_COPY here, which forces two checkpoints.
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY WAL_LOG").format(
-                sql.Identifier(name), sql.Identifier(template_database)
+@pytest.fixture(scope="session")
+def clone_database(
+    stack_home: Home, services: Urls, template_database: str
+) -> Callable[[], AbstractContextManager[Database]]:
+    """Clones the template, and drops the clone at the end whoever is still connected."""
+
+    @contextmanager
+    def clone() -> Iterator[Database]:
+        name = f"cf_{uuid.uuid4().hex[:12]}"
+        with psycopg.connect(services.postgres, autocommit=True) as connection:
+            # WAL_LOG: half the time of FILE_COPY here, which forces two checkpoints.
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY WAL_LOG").format(
+                    sql.Identifier(name), sql.Identifier(template_database)
+                )
             )
-        )
-        yield Database(name, stack_home, services)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+            yield Database(name, stack_home, services)
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    return clone
+
+
+@pytest.fixture
+def database(clone_database: Callable[[], AbstractContextManager[Database]]) -> Iterator[Database]:
+    """A database of this test's own."""
+    with clone_database() as clone:
+        yield clone
 
 
 @pytest.fixture

@@ -1,0 +1,242 @@
+"""Rows of the ledger in any state, and connections under each role, for the tests of the ledger.
+
+`rows.build` writes a row as it would stand in a given state, with triggers off; everything else in the tests goes through
+the triggers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from threading import Barrier
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from counterfoil.ledger.claims import ClaimedAction, WakeUp, claim_if_ready
+from counterfoil.ledger.connection import Ledger
+from counterfoil.ledger.keys import action_id, provider_key
+
+if TYPE_CHECKING:
+    from tests.conftest import Database
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+BY_STATE: dict[str, Row] = {
+    "ready": {"ready_at": "1 second ago"},
+    "retryable_failure": {"ready_at": "1 second ago", "attempt_count": 1},
+    "executing": {"lease_until": "in 60 seconds", "attempt_count": 1},
+    "reconciling": {"lease_until": "in 60 seconds", "attempt_count": 1, "in_doubt": True},
+    "uncertain": {
+        "uncertain_since": "1 second ago",
+        "next_lookup_at": "1 second ago",
+        "in_doubt": True,
+        "attempt_count": 1,
+    },
+    "succeeded": {"receipt": "pi_1", "result": '{"id":"pi_1"}', "attempt_count": 1},
+    "compensated": {"receipt": "pi_1", "result": '{"id":"pi_1"}', "attempt_count": 1},
+}
+"""What a row of this state has besides the columns that every row has."""
+
+TIMES = {"1 second ago": "-1 second", "in 60 seconds": "60 seconds"}
+
+
+class Rows:
+    """One test's database: rows in any state, connections and ledgers under each role."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.opened: list[psycopg.Connection[Row] | Ledger] = []
+        self.owner = self.connect("owner")
+        self._agent: psycopg.Connection[Row] | None = None
+        self._count = 0
+
+    def connect(self, role: str) -> psycopg.Connection[Row]:
+        """An autocommit connection under this role, with rows as dictionaries."""
+        connection = psycopg.connect(self.database.url(role), autocommit=True, row_factory=dict_row)
+        self.opened.append(connection)
+        return connection
+
+    def close(self) -> None:
+        for opened in self.opened:
+            opened.close()
+
+    def ledger(self, role: str = "worker", url: str | None = None) -> Ledger:
+        ledger = Ledger(url or self.database.url(role))
+        self.opened.append(ledger)
+        return ledger
+
+    def identity(self, *, tenant: str = "acme", run: str = "r1", step: str | None = None, revision: int = 1) -> Row:
+        """tenant, run, step, revision and the id that follows from them; a new step unless one is given."""
+        if step is None:
+            self._count += 1
+            step = f"s{self._count}"
+        made = action_id(tenant, run, int(step) if step.isdigit() else step, revision, "do")
+        return {"action_id": made, "tenant": tenant, "run": run, "step": step, "revision": revision}
+
+    def intent(self, **changes: object) -> Row:
+        """The arguments of `counterfoil.propose`, without p_; any may be changed."""
+        names = ("tenant", "run", "step", "revision")
+        identity = self.identity(**{n: changes[n] for n in names if n in changes})  # type: ignore[arg-type]
+        arguments = str(changes.get("arguments", '{"order_id":"1182"}'))
+        return {
+            **identity,
+            "seq": None, "actor": "bot", "tool": "stripe_charge", "tool_version": 1, "class": "compensatable",
+            "effect": "charge", "target": "1182", "provider": "stripe", "account": "default", "queue": "cf-stripe",
+            "arguments": arguments,
+            "arguments_sha256": hashlib.sha256(arguments.encode()).hexdigest(),
+            "audience": ["customer"], "compensation": '{"arguments":{},"tool":"stripe_refund"}',
+            **changes,
+        }
+
+    def propose(self, connection: psycopg.Connection[Row] | None = None, **changes: object) -> Row:
+        """Records an intent as an agent does; the answer of `counterfoil.propose`."""
+        intent = self.intent(**changes)
+        named = ", ".join(f"p_{name} => %({name})s" for name in intent)
+        if connection is None:
+            connection = self._agent = self._agent or self.connect("agent")
+        row = connection.execute(f"SELECT * FROM counterfoil.propose({named})".encode(), intent).fetchone()
+        assert row is not None
+        return row
+
+    def build(self, state: str, **columns: object) -> str:
+        """Writes a row that stands in `state`, with its wake-up where it has one; any column may be given."""
+        row = {
+            **self.intent(**{n: v for n, v in columns.items() if n not in BY_STATE_ONLY}),
+            "phase": "do", "state": state, "generation": 1, "fence": None,
+            **BY_STATE.get(state, {}),
+            **columns,
+        }
+        if state in ("executing", "reconciling") and row["fence"] is None:
+            row["fence"] = uuid.uuid4()
+        if row.get("attempt_count") and "key" not in columns:
+            row["key"] = provider_key(b"secret", row["tenant"], row["tool"], row["action_id"])
+        values = [
+            f"counterfoil.now() + interval '{TIMES[v]}'" if isinstance(v, str) and v in TIMES else f"%({n})s"
+            for n, v in row.items()
+        ]
+        with self.owner.transaction():
+            self.owner.execute("SET LOCAL session_replication_role = replica")
+            self.owner.execute(
+                "INSERT INTO counterfoil.run (tenant, run, actor) VALUES (%(tenant)s, %(run)s, 'bot') ON CONFLICT DO NOTHING",
+                row,
+            )
+            self.owner.execute(
+                f"INSERT INTO counterfoil.action ({', '.join(row)}) VALUES ({', '.join(values)})".encode(), row
+            )
+            if row.get("fence"):
+                self.owner.execute(
+                    "INSERT INTO counterfoil.attempt (attempt_id, action_id, tenant, number, worker)"
+                    " VALUES (%(fence)s, %(action_id)s, %(tenant)s, 1, 'w')",
+                    row,
+                )
+            if state in ("ready", "retryable_failure"):
+                self.owner.execute(
+                    "INSERT INTO counterfoil.outbox (action_id, generation, tenant, queue, not_before)"
+                    " VALUES (%(action_id)s, %(generation)s, %(tenant)s, %(queue)s, counterfoil.now())",
+                    row,
+                )
+        return str(row["action_id"])
+
+    def read(self, action_id: str) -> Row:
+        return self.one("SELECT * FROM counterfoil.action WHERE action_id = %s", action_id)
+
+    def one(self, query: str, *params: object) -> Row:
+        found = self.all(query, *params)
+        assert len(found) == 1, f"{len(found)} rows"
+        return found[0]
+
+    def all(self, query: str, *params: object) -> list[Row]:
+        return self.owner.execute(query.encode(), params or None).fetchall()
+
+    def history(self, action_id: str) -> list[tuple[str | None, str]]:
+        found = self.all("SELECT * FROM counterfoil.history WHERE action_id = %s ORDER BY history_id", action_id)
+        return [(row["from_state"], row["to_state"]) for row in found]
+
+    def wake_ups(self, action_id: str) -> list[int]:
+        """The generations of the action's wake-ups: one or none."""
+        found = self.all("SELECT generation FROM counterfoil.outbox WHERE action_id = %s", action_id)
+        return [row["generation"] for row in found]
+
+    def claim(self, ledger: Ledger, action_id: str, **changes: Any) -> ClaimedAction | None:
+        """Claims the row at its present generation, as a worker does; any parameter may be changed."""
+        row = self.read(action_id)
+        given: Row = {
+            "fence": uuid.uuid4(), "lease_s": 60.0, "key_version": 1, "attempts_max": 5, "worker": "w",
+            "key": provider_key(b"secret", row["tenant"], row["tool"], action_id),
+            **changes,
+        }
+        return claim_if_ready(ledger, given.pop("wake_up", WakeUp(action_id, row["generation"])), **given)
+
+    def claimed(self, ledger: Ledger, action_id: str, **changes: Any) -> ClaimedAction:
+        claimed = self.claim(ledger, action_id, **changes)
+        assert claimed is not None
+        return claimed
+
+    def execute(self, action_id: str, assignments: str) -> None:
+        """Changes a row with the triggers off."""
+        with self.owner.transaction():
+            self.owner.execute("SET LOCAL session_replication_role = replica")
+            self.owner.execute(
+                f"UPDATE counterfoil.action SET {assignments} WHERE action_id = %s".encode(), (action_id,)
+            )
+
+
+BY_STATE_ONLY = {
+    *(
+        "phase",
+        "state",
+        "generation",
+        "fence",
+        "ready_at",
+        "lease_until",
+        "attempt_count",
+        "not_sent_count",
+        "in_doubt",
+    ),
+    *("no_resend", "uncertain_since", "next_lookup_at", "receipt", "result", "key", "key_version", "first_sent_at"),
+    *("last_sent_at", "quiet_from", "cancel_requested_at", "once_held", "superseded_by", "deadline_at", "absent_count"),
+    *("lookup_count", "parent_action_id", "last_error_code", "approval_id"),
+}
+"""Columns of a row that are no argument of `counterfoil.propose`."""
+
+
+def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Runs all calls in threads that start together; their answers in order. An exception is raised here."""
+    barrier = Barrier(len(calls), timeout=20)
+
+    def run(call: Callable[[], T]) -> T:
+        barrier.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(timeout=30) for future in [pool.submit(run, call) for call in calls]]
+
+
+@pytest.fixture
+def rows(database: Database) -> Iterator[Rows]:
+    """The ledger's rows in this test's database."""
+    made = Rows(database)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def shared_rows(clone_database: Callable[[], AbstractContextManager[Database]]) -> Iterator[Rows]:
+    """The same in one database for all tests of a module: for tests that look at rows of their own only."""
+    with clone_database() as database:
+        made = Rows(database)
+        yield made
+        made.close()
+
+
+@pytest.fixture(name="at_once")
+def at_once_fixture() -> Callable[[Sequence[Callable[[], Any]]], list[Any]]:
+    """Runs calls in threads that start together."""
+    return at_once
