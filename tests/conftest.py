@@ -6,13 +6,14 @@ each role; `valkey` is the shared server and a key prefix of the test's own. Not
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The controller stops the services, after all workers are gone."""
-    if not hasattr(config, "workerinput"):
+    if not hasattr(config, "workerinput") and FOLDER_VARIABLE in os.environ:
         _remove_run(Path(os.environ.pop(FOLDER_VARIABLE)))
 
 
@@ -146,9 +147,12 @@ def _remove_run(folder: Path) -> None:
 
 
 def _end_abandoned_runs() -> None:
-    """A run that was killed outright could not stop its servers: whoever runs next does."""
+    """A run that was killed outright could not stop its servers: whoever runs next does, one of those who try."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
-        status = folder.stat()
-        settled = time.time() - status.st_mtime > 60  # a younger one may be about to record its controller
-        if status.st_uid == os.geteuid() and settled and recall(folder / "controller.json", lambda _: True) is None:
-            _remove_run(folder)
+        with suppress(FileNotFoundError, BlockingIOError):  # another run has removed it, or is about to
+            status = folder.stat()
+            settled = time.time() - status.st_mtime > 60  # a younger one may be about to record its controller
+            if status.st_uid == os.geteuid() and settled and recall(folder / "controller.json", lambda _: True) is None:
+                with (folder / "controller.json").open("a") as claimed:
+                    fcntl.flock(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove_run(folder)
