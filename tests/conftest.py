@@ -9,6 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -21,10 +23,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from counterfoil.providers.registry import Registry
+from counterfoil.sandbox.client import Sandbox
+from counterfoil.settings import Settings
 from counterfoil.stack.databases import LOGINS, Login, database_url, prepare_database
 from counterfoil.stack.home import Home, home
 from counterfoil.stack.processes import recall, remember
 from counterfoil.stack.services import Services, Urls
+from counterfoil.testing import World
 
 TEMPLATE = "cf_template"
 TEST_LOGINS = (*LOGINS, Login("agent2", "cf_agent2", "agent", ("globex",)))
@@ -134,6 +140,58 @@ def database(clone_database: Callable[[], AbstractContextManager[Database]]) -> 
 def valkey(services: Urls) -> tuple[str, str]:
     """The URL of the shared Valkey, and a prefix for this test's keys and queues."""
     return services.valkey, f"cf-test-{uuid.uuid4().hex[:12]}-"
+
+
+@pytest.fixture(scope="session")
+def sandbox_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of this test process's own sandbox, the outside world."""
+    data = tmp_path_factory.mktemp("sandbox")
+    command = [sys.executable, "-m", "counterfoil.sandbox", "--port", "0", "--data", str(data), "--with-stdin"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1]
+        process.communicate()
+
+
+@pytest.fixture
+def sandbox(sandbox_process: str) -> Sandbox:
+    """An empty outside world with its usual index lag of a second."""
+    world = Sandbox(sandbox_process)
+    world.reset()
+    world.config(search_lag_s={"stripe": 1, "jira": 1})
+    return world
+
+
+SHIPPED_TOOLS = ("counterfoil.providers.stripe.tools", "counterfoil.providers.jira.tools")
+
+
+@pytest.fixture
+def settings(database: Database, sandbox: Sandbox, tmp_path: Path) -> Settings:
+    """A worker's settings: the fast profile, every provider in the sandbox."""
+    secret = tmp_path / "key"
+    secret.write_bytes(b"0123456789abcdef0123456789abcdef")
+    return Settings(
+        profile="fast",
+        tools=SHIPPED_TOOLS,
+        database={"url": database.url("worker"), "key_secret_file": secret},
+        providers={
+            "stripe": {"base_url": sandbox.stripe.url, "api_key": "sk_test_sandbox"},
+            "jira": {"server": sandbox.jira.url, "email": "bot@example.test", "token": "t"},
+        },
+    )
+
+
+@pytest.fixture
+def world(settings: Settings, database: Database, sandbox: Sandbox) -> Iterator[World]:
+    """The fleet in this process; see `counterfoil.testing.World`."""
+    made = World(
+        settings=settings,
+        owner_url=database.url("owner"),
+        sandbox=sandbox,
+        registry=Registry.load(SHIPPED_TOOLS),
+    )
+    yield made
+    made.close()
 
 
 def _run_home(folder: Path) -> Home:

@@ -134,11 +134,15 @@ class Executor:
             claims.hold_for_evidence(self.ledger, action, code="key_expired", worker=self.worker)
             log.warning("held_for_evidence", action_id=action.action_id, tool=action.tool)
             return False
-        if elapsed_s + send_needs_s(policy, self.pause_allowance_s) >= self.lease_s:
+        if not self._lease_is_enough(policy, elapsed_s):
             claims.let_go(self.ledger, action, code="lease_too_short", delay_s=0, worker=self.worker)
             log.warning("let_go", action_id=action.action_id, tool=action.tool, elapsed_s=round(elapsed_s, 3))
             return False
         return True
+
+    def _lease_is_enough(self, policy: Policy, elapsed_s: float) -> bool:
+        """Whether the request, and a pause before its first byte, end before our idea of the lease does."""
+        return elapsed_s + send_needs_s(policy, self.pause_allowance_s) < self.lease_s
 
     def _key_covers(self, spec: ToolSpec, action: ClaimedAction, elapsed_s: float) -> bool:
         """Whether the provider will still answer a repeat of the key from its store when it arrives."""

@@ -1,0 +1,5 @@
+"""For tests of agents and of Counterfoil itself: the fleet in this process, and a clock that is moved by hand."""
+
+from counterfoil.testing.world import Crash, World
+
+__all__ = ["Crash", "World"]

@@ -1,0 +1,149 @@
+"""Each guard of the protocol, in the one situation in which it alone stops a second effect or a false answer.
+
+`make guards` switches them off one at a time and expects the test of the same name to fail.
+"""
+
+from __future__ import annotations
+
+import pytest
+import requests
+
+from counterfoil.providers.registry import Registry
+from counterfoil.providers.tool import tool
+from counterfoil.testing import World
+
+CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"}
+TICKET = {"project": "SUP", "summary": "Refund for order 1182", "order_id": "1182"}
+LEASE_S = 6.0
+
+
+@pytest.mark.guard("claim_condition")
+def test_claim_condition(world: World, enqueue) -> None:
+    """While one worker's call is under way, nobody else may claim the row: one ticket."""
+    enqueue("jira_create", TICKET)
+    with world.frozen_at("before_claim") as thaw:
+        with world.crash_after("before_settle"):
+            world.work()  # claims, calls, and dies: the row stays executing under its lease
+        thaw()
+    world.settle()
+    assert world.sandbox.count("tickets_created") == 1
+    assert list(world.states().values()) == ["succeeded"]
+
+
+@pytest.mark.guard("settle_token")
+def test_settle_token(world: World, enqueue) -> None:
+    """A worker whose row was taken over cannot settle it with its own old answer: the new owner's success stands."""
+    world.sandbox.jira.fault("answer", on="issue.create", status=403)
+    enqueue("jira_create", TICKET)
+    with world.frozen_at("before_settle") as thaw_refused:
+        _lose_lease_and_earn_absence(world)
+        with world.frozen_at("before_settle"):  # the second attempt has made its ticket
+            thaw_refused()
+    world.settle()
+    assert world.sandbox.count("tickets_created") == 1
+    assert list(world.states().values()) == ["succeeded"]
+
+
+@pytest.mark.guard("send_fence")
+def test_send_fence(world: World, enqueue) -> None:
+    """A worker that slept through its lease after the claim does not send when it wakes up: one ticket."""
+    enqueue("jira_create", TICKET)
+    with world.frozen_at("after_claim"):
+        _lose_lease_and_earn_absence(world)
+        world.settle()
+    world.settle()
+    assert world.sandbox.count("tickets_created") == 1
+    assert list(world.states().values()) == ["succeeded"]
+
+
+@pytest.mark.guard("doubt")
+def test_doubt(world: World, enqueue) -> None:
+    """A refusal of the second attempt says nothing about the first, which lands late: succeeded, not failed."""
+    world.sandbox.stripe.fault("504_then_commit_after", on="payment_intents.create", delay_s=1.5)
+    world.sandbox.stripe.fault("answer", on="payment_intents.create", status=403)
+    enqueue("stripe_charge", CHARGE)
+    world.settle()
+    world.advance(5)  # whatever was decided, the first request has landed by now
+    assert world.sandbox.count("charges") == 1
+    assert list(world.states().values()) == ["succeeded"]
+
+
+@pytest.mark.guard("absence_window")
+def test_absence_window(world: World, enqueue) -> None:
+    """A request that lands late behind a lagging index is not sent again, however often the look-up is empty."""
+    world.sandbox.config(search_lag_s={"jira": 3})
+    world.sandbox.jira.fault("504_then_commit_after", on="issue.create", delay_s=1.9)
+    enqueue("jira_create", TICKET)
+    world.settle()
+    assert world.sandbox.count("tickets_created") == 1
+    assert list(world.states().values()) == ["succeeded"]
+
+
+@pytest.mark.guard("ttl_at_send")
+def test_ttl_at_send(world: World, enqueue) -> None:
+    """A resend that a key was to answer, but that comes up after the key's end, is not sent: a person decides."""
+    world.registry = _blind_charges(world)
+    world.sandbox.stripe.fault("504_after_commit", on="payment_intents.create")
+    enqueue("blind_charge", {"order_id": "1182", "base": world.sandbox.stripe.url})
+    world.work()
+    world.advance(1)
+    world.reconcile()
+    assert list(world.states().values()) == ["ready"]  # the key would answer it now, but every worker is down
+    world.advance(25 * 3600)
+    world.settle()
+    assert world.sandbox.count("charges") == 1
+    assert list(world.states().values()) == ["operator_review"]
+
+
+def _lose_lease_and_earn_absence(world: World) -> None:
+    """The lease ends, the look-ups find nothing, and the row may be claimed again."""
+    world.advance(LEASE_S + 0.1)
+    for _ in range(100):
+        world.reconcile()
+        if world.due():
+            return
+        world.advance(0.5)
+    raise AssertionError(f"absence was never earned: {world.open_rows()}")
+
+
+def _blind_charges(world: World) -> Registry:
+    """A charge whose provider knows our key for a day and has no look-up: the resend is the look-up."""
+
+    @tool(
+        cls="compensatable",
+        provider="blind",
+        effect="charge",
+        target="order_id",
+        once_per=None,
+        audience=["finance"],
+        undo="blind_refund",
+        native_key_ttl_s=86400,
+    )
+    def blind_charge(order_id: str, base: str, *, key: str) -> dict[str, object]:
+        form = {"amount": "500", "currency": "usd", "confirm": "true", "payment_method": "pm_card_visa"}
+        headers = {"Idempotency-Key": key, "Authorization": "Bearer sk_test"}
+        reply = requests.post(
+            f"{base}/v1/payment_intents", data=form, headers=headers, timeout=3, allow_redirects=False
+        )
+        reply.raise_for_status()
+        answer: dict[str, object] = reply.json()
+        return answer
+
+    @tool(
+        cls="compensatable",
+        provider="blind",
+        effect="refund",
+        target="order_id",
+        once_per=None,
+        audience=["finance"],
+        undo=None,
+        uncertain="operator_review",
+    )
+    def blind_refund(order_id: str, *, of: str) -> dict[str, object]:
+        return {"id": f"refund of {of}"}
+
+    registry = Registry()
+    for function in (blind_charge, blind_refund):
+        registry.add(function.__counterfoil_tool__)  # type: ignore[attr-defined]
+    registry.resolve()
+    return registry

@@ -1,0 +1,50 @@
+"""Switches the protocol's guards off one at a time and expects the suite to go red each time; exits 1 if one stays green.
+
+`python tests/guards/run.py` runs, for each guard, the tests that are marked with its name; `--list` prints the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("guards", nargs="*", help="only these (default: all)")
+    parser.add_argument("--list", action="store_true", help="print guard and what is switched off, and stop")
+    options = parser.parse_args()
+    from switched_off import GUARDS
+
+    if options.list:
+        for name, patch in GUARDS.items():
+            print(f"{name:16} {patch.__doc__}")
+        return 0
+    names = options.guards or list(GUARDS)
+    green = [name for name in names if not _is_red(name)]
+    print(f"{len(names) - len(green)} of {len(names)} guards are held by a test", flush=True)
+    for name in green:
+        print(f"NOT HELD: {name} can be switched off and no test fails", file=sys.stderr)
+    return 1 if green else 0
+
+
+def _is_red(name: str) -> bool:
+    """Runs the guard's tests without it. Red means that tests ran and failed, not that the run broke."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "switched_off", "-p", "no:cacheprovider", "--tb=line"]
+    command += [str(HERE.parent / "acceptance" / "test_guards.py"), "-k", f"test_{name}"]
+    environ = {**os.environ, "COUNTERFOIL_GUARD_OFF": name, "PYTHONPATH": str(HERE)}
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    failures = [line for line in run.stdout.splitlines() if line.startswith("FAILED")]
+    red = run.returncode == 1 and bool(failures) and "ERROR" not in run.stdout.split("short test summary")[-1]
+    print(f"{'red' if red else 'GREEN OR BROKEN':4} {name}: {'; '.join(failures) or run.stdout[-2000:]}", flush=True)
+    return red
+
+
+if __name__ == "__main__":
+    sys.exit(main())

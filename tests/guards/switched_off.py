@@ -1,0 +1,83 @@
+"""A pytest plugin that switches one guard of the protocol off, named by COUNTERFOIL_GUARD_OFF. Used by `make guards` only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from counterfoil.ledger import claims
+from counterfoil.reconciler import verdict
+from counterfoil.workers.executor import Executor
+from counterfoil.workers.settle import Settler
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _without(patch: pytest.MonkeyPatch, prefixes: tuple[str, ...], *conditions: str) -> None:
+    """Takes conditions out of the worker's named queries; each must be there."""
+    for name, query in list(claims._SQL.items()):
+        if name.startswith(prefixes):
+            text = query.psycopg
+            for condition in conditions:
+                assert condition in text, f"{name} has no {condition!r}: the guard's patch is out of date"
+                text = text.replace(condition, "")
+            patch.setitem(claims._SQL, name, replace(query, psycopg=text))
+
+
+def claim_condition(patch: pytest.MonkeyPatch) -> None:
+    """The claim takes the row in whatever state it is."""
+    _without(patch, ("claim_if_ready",), "AND a.state IN ('ready', 'retryable_failure')")
+
+
+def settle_token(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has an answer settles the row, whoever holds it."""
+    _without(patch, ("settle_",), "AND fence = %(fence)s")
+
+
+def send_fence(patch: pytest.MonkeyPatch) -> None:
+    """The worker sends without looking at its lease."""
+    patch.setattr(Executor, "_lease_is_enough", lambda *_: True)
+
+
+def doubt(patch: pytest.MonkeyPatch) -> None:
+    """An answer counts for the whole action, and the database lets it."""
+    settle = Settler.settle
+    patch.setattr(Settler, "settle", lambda self, action, *rest: settle(self, replace(action, in_doubt=False), *rest))
+    _without(patch, ("settle_retryable", "settle_failed", "settle_not_sent"), "AND NOT in_doubt")
+
+
+def absence_window(patch: pytest.MonkeyPatch) -> None:
+    """An empty look-up counts at once."""
+    patch.setattr(verdict, "_window_opens_in_s", lambda *_: -1.0)
+
+
+def ttl_at_send(patch: pytest.MonkeyPatch) -> None:
+    """A resend is sent however old the key is."""
+    patch.setattr(Executor, "_key_covers", lambda *_: True)
+
+
+GUARDS: dict[str, Patch] = {
+    patch.__name__: patch for patch in (claim_condition, settle_token, send_fence, doubt, absence_window, ttl_at_send)
+}
+
+DOUBT_IN_THE_DATABASE = """
+DO $do$ BEGIN
+  EXECUTE replace(pg_get_functiondef('counterfoil.arrows'::regproc), ', true)', ', false)');
+  EXECUTE replace(pg_get_functiondef('counterfoil.action_guard'::regproc),
+                  'OLD.in_doubt AND NOT NEW.in_doubt', 'false');
+END $do$
+"""
+
+
+@pytest.fixture(autouse=True)
+def _switched_off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = os.environ["COUNTERFOIL_GUARD_OFF"]
+    GUARDS[name](monkeypatch)
+    if name == "doubt":
+        database = request.getfixturevalue("database")
+        with psycopg.connect(database.url("owner")) as connection:
+            connection.execute(DOUBT_IN_THE_DATABASE)
