@@ -7,8 +7,9 @@ is mounted on the client's `requests.Session`, so a write that it did not see di
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -60,15 +61,7 @@ class OneShot(HTTPAdapter):
         session.mount("http://", self)
         session.mount("https://", self)
 
-    def send(
-        self,
-        request: requests.PreparedRequest,
-        stream: bool = False,
-        timeout: float | tuple[float, float] | tuple[float, None] | None = None,
-        verify: bool | str = True,
-        cert: bytes | str | tuple[bytes | str, bytes | str] | None = None,
-        proxies: Mapping[str, str] | None = None,
-    ) -> requests.Response:
+    def send(self, request: requests.PreparedRequest, *args: Any, **more: Any) -> requests.Response:
         """Sends within what is left of the attempt (the client's own `timeout` is ignored) and reads the reply."""
         left_s = self._deadline_s - time.monotonic()
         if left_s <= 0:
@@ -78,8 +71,8 @@ class OneShot(HTTPAdapter):
                 raise SecondWrite(f"a further {request.method} was refused")
             self._writes_left -= 1
             self.wrote = True
-        limits = (min(CONNECT_TIMEOUT_S, left_s), left_s)
-        reply = super().send(request, stream=True, timeout=limits, verify=verify, cert=cert, proxies=proxies)
+        more |= {"stream": True, "timeout": (min(CONNECT_TIMEOUT_S, left_s), left_s)}
+        reply = super().send(request, *args, **more)
         reply._content = self._body(reply)
         return reply
 

@@ -70,6 +70,7 @@ JIRA = Provider(
         _at("POST", "issue/{issue}/transitions", "issue.transition", issues.transition),
         _at("POST", "issue/{issue}/comment", "issue.comment", issues.add_comment),
         _at("GET", "issue/{issue}/comment", "issue.comments", issues.list_comments),
+        _at("DELETE", "issue/{issue}/comment/{id}", "issue.comment.delete", issues.delete_comment),
         _at("GET", "comment/{id}/properties/{property}", "comment.property.get", issues.get_comment_property),
         _at("GET", "issue/{issue}/properties", "issue.property.list", issues.list_properties),
         _at("GET", "issue/{issue}/properties/{property}", "issue.property.get", issues.get_property),

@@ -116,6 +116,15 @@ def add_comment(store: Store, request: Request) -> Reply:
     return Reply(201, _shown_comment(request, comment))
 
 
+def delete_comment(store: Store, request: Request) -> Reply:
+    issue, comment = load(store, request), store.get(COMMENT, request.match["id"])
+    if comment is None or comment["issue"] != issue["id"]:
+        raise refuse(404, "Can not find a comment for the id.")
+    store.delete(COMMENT, comment["id"])
+    store.record_effect("jira", "comment_deletion", comment["id"])
+    return Reply(204)
+
+
 def list_comments(store: Store, request: Request) -> Reply:
     issue = load(store, request)
     comments = [_shown_comment(request, comment) for comment in _comments(store, issue)]

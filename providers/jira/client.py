@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, timedelta
 from typing import Any
 
+from jira import JIRAError
+
 from counterfoil.providers.contract import Call
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.jira.outcomes import (
@@ -138,7 +140,12 @@ class JiraAdapter:
         comment = self._comment_of(call)
         if comment is None:
             return NotSent("of_unresolved")
-        reply = self._write("DELETE", f"issue/{call.arguments['issue']}/comment/{comment}", None)
+        try:
+            reply = self._write("DELETE", f"issue/{call.arguments['issue']}/comment/{comment}", None)
+        except JIRAError as exc:
+            if exc.status_code == 404:
+                return Uncertain("already_gone", evidence="HTTP 404")
+            raise
         return comment_done(comment) if reply.status_code == 204 else _unexpected(reply)
 
     def _write(self, method: str, path: str, body: Mapping[str, object] | None) -> Any:

@@ -76,13 +76,13 @@ def error_outcome(exc: Exception, call: Call, *, retry_after_cap_s: float) -> No
     error = _error_body(exc)
     code, kind = _code(error.get("code")), _code(error.get("type"))
     unsure = Uncertain(code or f"http_{status}", evidence=f"{type(exc).__name__} HTTP {status}")
+    if status == 429 or (status == 400 and code == "rate_limit"):
+        wait_s = retry_after_of(_headers(exc), cap_s=retry_after_cap_s)
+        return Rejected(code or "rate_limit", retryable=True, retry_after_s=wait_s)
     if not error or code == "idempotency_key_in_use":
         return unsure
     if kind == "idempotency_error":
         return Uncertain("idempotency_mismatch", evidence=unsure.evidence)
-    if status == 429 or (status == 400 and code == "rate_limit"):
-        wait_s = retry_after_of(_headers(exc), cap_s=retry_after_cap_s)
-        return Rejected(code or "rate_limit", retryable=True, retry_after_s=wait_s)
     if call.of is not None and code in _ALREADY_DONE:
         return Uncertain(_ALREADY_DONE[code], evidence=unsure.evidence)
     if status == 402 or status in REFUSALS:

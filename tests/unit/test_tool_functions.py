@@ -41,7 +41,13 @@ class Shipment(TypedDict):
 
 def spec_of(function: Callable[..., object], **more: Any) -> ToolSpec:
     decorate = tool(
-        cls="reversible", effect="shipment", target="order_id", audience=[], uncertain="operator_review", undo=None, **more
+        cls="reversible",
+        effect="shipment",
+        target="order_id",
+        audience=[],
+        uncertain="operator_review",
+        undo=None,
+        **more,
     )
     return getattr(decorate(function), SPEC_ATTRIBUTE)  # type: ignore[no-any-return]
 

@@ -1,0 +1,39 @@
+"""One sandbox for the folder's tests, as empty as new before each; adapters that reach it through their real clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from counterfoil.providers.jira.client import JiraAdapter
+from counterfoil.providers.jira.config import JiraConfig
+from counterfoil.providers.stripe.client import StripeAdapter
+from counterfoil.providers.stripe.config import StripeConfig
+from counterfoil.sandbox.client import Sandbox
+from counterfoil.sandbox.process import running
+
+
+@pytest.fixture(scope="session")
+def sandbox_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A sandbox on a free port of loopback."""
+    with running(tmp_path_factory.mktemp("sandbox")) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def sandbox(sandbox_process: Sandbox) -> Sandbox:
+    """An empty world whose searches do not lag."""
+    sandbox_process.reset()
+    sandbox_process.config(search_lag_s={"stripe": 0, "jira": 0})
+    return sandbox_process
+
+
+@pytest.fixture
+def stripe_adapter(sandbox: Sandbox) -> StripeAdapter:
+    return StripeAdapter(StripeConfig(api_key="sk_test_sandbox", base_url=sandbox.stripe.url))
+
+
+@pytest.fixture
+def jira_adapter(sandbox: Sandbox) -> JiraAdapter:
+    return JiraAdapter(JiraConfig(server=sandbox.jira.url, email="bot@example.test", token="sandbox"))
