@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -16,7 +17,8 @@ from counterfoil.sandbox.client import Sandbox, SandboxError
 from counterfoil.sandbox.faults import FAULTS
 from counterfoil.sandbox.process import running
 
-TIMEOUT_S = 0.4
+TIMEOUT_S, PATIENCE_S = 0.4, 20.0
+SILENT = frozenset({"stall_headers", "stall_body", "slow", "slow_after_commit"})
 PAYMENT: dict[str, Any] = {
     "amount": 2000,
     "currency": "usd",
@@ -95,14 +97,14 @@ def sandbox(world: Sandbox) -> Sandbox:
 def charge(sandbox: Sandbox) -> Iterator[Callable[..., Any]]:
     """Charges through a real client without retries, under the key given."""
     with requests.Session() as session:
-        client: Any = stripe.StripeClient(
-            "sk_test_1",
-            base_addresses={"api": sandbox.stripe.url},
-            http_client=stripe.RequestsClient(session=session, timeout=TIMEOUT_S),
-            max_network_retries=0,
-        )
 
-        def call(key: str = "k1") -> Any:
+        def call(key: str = "k1", *, timeout_s: float = PATIENCE_S) -> Any:
+            client: Any = stripe.StripeClient(
+                "sk_test_1",
+                base_addresses={"api": sandbox.stripe.url},
+                http_client=stripe.RequestsClient(session=session, timeout=timeout_s),
+                max_network_retries=0,
+            )
             return client.v1.payment_intents.create(PAYMENT, {"idempotency_key": key})
 
         yield call
@@ -132,11 +134,12 @@ def test_a_charge_meets_the_fault(name: str, sandbox: Sandbox, charge: Callable[
     """The count of charges after each fault is what the fault's name says, and Stripe's client sees what it should."""
     effects, error, status = CHARGE_MEETS[name]
     sandbox.stripe.fault(name)
+    timeout_s = TIMEOUT_S if name in SILENT else PATIENCE_S
     if error is None:
         charge()
     else:
         with pytest.raises(error) as caught:
-            charge()
+            charge(timeout_s=timeout_s)
         assert getattr(caught.value, "http_status", None) == status
     assert sandbox.stripe.count("charges") == effects
     first = sandbox.stripe.requests("payment_intents.create")[0]
@@ -148,7 +151,7 @@ def test_a_charge_meets_the_fault(name: str, sandbox: Sandbox, charge: Callable[
 def test_an_issue_meets_the_fault(name: str, sandbox: Sandbox, connect: Callable[..., Any]) -> None:
     """The count of issues after each fault is what the fault's name says, and Jira's client sees what it should."""
     effects, error = ISSUE_MEETS[name]
-    client = connect(max_retries=0, timeout=TIMEOUT_S)
+    client = connect(max_retries=0, timeout=TIMEOUT_S if name in SILENT else PATIENCE_S)
     sandbox.jira.fault(name, on="issue.create")
     if error is None:
         client.create_issue(fields=ISSUE, prefetch=False)
@@ -157,6 +160,33 @@ def test_an_issue_meets_the_fault(name: str, sandbox: Sandbox, connect: Callable
             client.create_issue(fields=ISSUE, prefetch=False)
     assert sandbox.jira.count("tickets_created") == effects
     assert len(sandbox.jira.requests("issue.create")) == 1
+
+
+def test_connections_end_as_named(sandbox: Sandbox) -> None:
+    """On the wire a reset is a reset, an early end is an orderly end, and a stall has sent what its name says."""
+
+    def received(name: str) -> bytes:
+        sandbox.mail.fault(name, delay_s=60)
+        with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S if name in SILENT else PATIENCE_S) as wire:
+            body = b'{"to": "a@b.c"}'
+            wire.sendall(b"POST /mail HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            return wire.makefile("rb").read()
+
+    port = int(sandbox.base_url.rsplit(":", 1)[1])
+    for name in ("rst_mid_request", "rst_before_commit", "rst_after_commit"):
+        with pytest.raises(ConnectionResetError):
+            received(name)
+    assert received("fin_after_commit") == b""
+    head, _, half = received("truncate_body").partition(b"\r\n\r\n")
+    promised = int(head.lower().split(b"content-length: ")[1].split()[0])
+    assert head.startswith(b"HTTP/1.1 201 Created")
+    assert 0 < len(half) < promised
+    for name in ("stall_headers", "stall_body", "slow", "slow_after_commit"):
+        with pytest.raises(TimeoutError):
+            received(name)
+    assert sandbox.count("customer_messages") == 6
+    sandbox.advance(61)
+    assert sandbox.count("customer_messages") == 7
 
 
 def test_default_jira_client_duplicates(
@@ -198,7 +228,7 @@ def test_slow_charge_lands_after_the_client_left(sandbox: Sandbox, charge: Calla
     """A charge takes 40 s and its client gives up; repeats meet the key in use, and there is one charge in the end."""
     sandbox.stripe.fault("slow", on="payment_intents.create", delay_s=40)
     with pytest.raises(stripe.APIConnectionError):
-        charge()
+        charge(timeout_s=TIMEOUT_S)
     for _ in range(3):
         with pytest.raises(stripe.APIError) as caught:
             charge()

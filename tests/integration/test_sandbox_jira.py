@@ -186,6 +186,18 @@ def test_search_lags(sandbox: Sandbox, client: Any) -> None:
     assert found(client, 'labels = "cf-1"') == []
 
 
+def test_quick_changes_never_hide_an_issue(sandbox: Sandbox, client: Any) -> None:
+    """While changes wait for the index, searches go on showing the last state that had reached it."""
+    sandbox.config(search_lag_s={"jira": 120})
+    key = create(client)
+    sandbox.advance(121)
+    for status in ("In Progress", "Done", "To Do", "Done"):
+        client.transition_issue(key, status)
+        assert found(client, "project = SUP AND status = 'To Do'") == [key]
+    sandbox.advance(121)
+    assert found(client, "project = SUP AND status = Done") == [key]
+
+
 def test_reconcile_issues_reads_the_store(sandbox: Sandbox, client: Any) -> None:
     """Issues named for reconciliation are seen as they are now, others with the lag."""
     sandbox.config(search_lag_s={"jira": 120})
