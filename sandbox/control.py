@@ -26,6 +26,7 @@ _COUNTED = {
     "tickets_deleted": ("jira", "ticket_deletion"),
     "transitions": ("jira", "transition"),
     "comments": ("jira", "comment"),
+    "comments_deleted": ("jira", "comment_deletion"),
     "customer_messages": ("mail", "customer_message"),
     "shipments": ("warehouse", "shipment"),
     "shipments_cancelled": ("warehouse", "shipment_cancellation"),

@@ -139,6 +139,10 @@ def test_comments(sandbox: Sandbox, client: Any) -> None:
     read = client._get_json(f"comment/{comments[0].id}/properties/counterfoil")
     assert read["value"] == {"key": "1"}
     assert [effect.key for effect in sandbox.effects("comment")] == ["1", "2"]
+    comments[0].delete()
+    assert [comment.body for comment in client.comments(key)] == ["Note 2"]
+    counts = sandbox.counts()
+    assert (counts["comments"], counts["comments_deleted"]) == (2, 1)
 
 
 def test_edit_and_delete(sandbox: Sandbox, client: Any) -> None:
