@@ -18,8 +18,7 @@ def groups_sql(database: str) -> str:
     """The SQL that `create_groups` runs, for a database administrator to read or run by hand."""
     names = [OWNER, *(f"counterfoil_{group}" for group in GROUPS)]
     lines = [
-        f"DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}') THEN\n"
-        f"  CREATE ROLE {name} NOLOGIN; END IF; END $$;"
+        f"DO $$ BEGIN CREATE ROLE {name} NOLOGIN; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$;"
         for name in names
     ]
     lines.append(f"GRANT {OWNER} TO CURRENT_USER;")
