@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from dataclasses import replace
+from typing import assert_never, cast
 
 from pydantic import BaseModel
 
@@ -25,11 +26,12 @@ from counterfoil.providers.outcomes import (
     Uncertain,
     Unknown,
 )
-from counterfoil.providers.sanitise import clean_fields, clean_id
+from counterfoil.providers.sanitise import clean_fields, clean_id, clean_text
 from counterfoil.providers.spec import ToolSpec
-from counterfoil.providers.transport import classify_exception, classify_status, retry_after_of
+from counterfoil.providers.transport import EVIDENCE_CHARS_MAX, classify_exception, classify_status, retry_after_of
 
 LOOKUP_INJECTED = frozenset({"key", "of", "sent_at"})
+CODE_CHARS_MAX = 64
 RETRY_AFTER_CAP_S = 900.0
 RECEIPTS_MAX = 20
 
@@ -69,7 +71,7 @@ class FunctionAdapter:
 
     def _outcome_of(self, answer: object) -> Outcome:
         if isinstance(answer, Succeeded | Rejected | NotSent | Uncertain):
-            return _clean(answer)
+            return clean_outcome(answer)
         if isinstance(answer, BaseModel):
             answer = answer.model_dump(mode="json")
         if isinstance(answer, Mapping):
@@ -98,10 +100,15 @@ class FunctionAdapter:
         return {name: value for name, value in offered.items() if name in wanted}
 
     def _finding_of(self, answer: object) -> Finding:
-        if answer is None:
+        if answer is None or isinstance(answer, Absent):
             return Absent()
-        if isinstance(answer, Found | Absent | Many | Unknown):
-            return answer
+        if isinstance(answer, Unknown):
+            return Unknown(_code(answer.code))
+        if isinstance(answer, Found):
+            outcome = clean_outcome(answer.outcome)
+            return Unknown("not_sent") if isinstance(outcome, NotSent) else replace(answer, outcome=outcome)
+        if isinstance(answer, Many):
+            return Many(tuple(clean_id(receipt) or "unknown" for receipt in answer.receipts[:RECEIPTS_MAX]))
         if isinstance(answer, list | tuple):
             items = cast("Sequence[object]", answer)
             if not items:
@@ -132,11 +139,22 @@ def outcome_of_exception(exc: Exception) -> Outcome:
     return classify_status(status, retry_after_s=wait_s)
 
 
-def _clean(outcome: Outcome) -> Outcome:
-    """A success that the function built itself must be storable like any other."""
-    if not isinstance(outcome, Succeeded):
-        return outcome
-    receipt = clean_id(outcome.id)
-    if receipt is None:
-        return Uncertain("no_receipt", evidence="Succeeded")
-    return Succeeded(receipt, clean_fields(outcome.fields, outcome.fields))
+def clean_outcome(outcome: Outcome) -> Outcome:
+    """An outcome that the function built itself, storable like any other."""
+    match outcome:
+        case Succeeded():
+            receipt = clean_id(outcome.id)
+            if receipt is None:
+                return Uncertain("no_receipt", evidence="Succeeded")
+            return Succeeded(receipt, clean_fields(outcome.fields, outcome.fields))
+        case Uncertain():
+            return Uncertain(_code(outcome.code), evidence=clean_text(outcome.evidence, chars_max=EVIDENCE_CHARS_MAX))
+        case NotSent():
+            return NotSent(_code(outcome.code))
+        case Rejected():
+            return replace(outcome, code=_code(outcome.code))
+    assert_never(outcome)
+
+
+def _code(code: str) -> str:
+    return clean_text(code, chars_max=CODE_CHARS_MAX) or "unnamed"

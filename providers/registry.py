@@ -28,10 +28,15 @@ class Registry:
 
     @classmethod
     def load(cls, modules: Sequence[str]) -> Registry:
-        """Imports each module and takes its tools. Raises ConfigError (no such module) and ToolDefinitionError."""
+        """Imports each module and takes its tools. Raises ConfigError (no module, no tools) and ToolDefinitionError."""
         registry = cls()
         for name in modules:
-            for spec in _specs_in(_import(name)):
+            specs = list(_specs_in(_import(name)))
+            if not specs:
+                raise ConfigError(
+                    f"the module {name!r} declares no tools.", key="tools", fix="Decorate one with @tool."
+                )
+            for spec in specs:
                 registry.add(spec)
         registry.resolve()
         return registry

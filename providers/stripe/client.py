@@ -62,7 +62,7 @@ class StripeAdapter:
         """Makes the one POST of this attempt."""
         with self._transport.attempt(timeout_s=timeout_s, writes_max=1) as transport:
             try:
-                return self._charge(call) if call.tool == "stripe_charge" else self._refund(call)
+                return self._send(call)
             except Exception as exc:  # noqa: BLE001 - judged by the error table, where everything unknown is Uncertain
                 if not transport.wrote:
                     return NotSent(f"before_write_{type(exc).__name__}")
@@ -75,6 +75,15 @@ class StripeAdapter:
             for group in _groups(calls):
                 findings |= self._look(group)
         return findings
+
+    def _send(self, call: Call) -> Outcome:
+        match call.tool:
+            case "stripe_charge":
+                return self._charge(call)
+            case "stripe_refund":
+                return self._refund(call)
+            case _:
+                return NotSent("unknown_tool")
 
     def _charge(self, call: Call) -> Outcome:
         arguments = call.arguments

@@ -352,6 +352,8 @@ def test_an_unknown_tool_names_the_nearest(tmp_path: Path, monkeypatch: pytest.M
     assert registry.find("create_shipment", 2) is None
     with pytest.raises(ConfigError, match="there is no module 'cf_shop_tools'"):
         Registry.load(["cf_shop_tools"])
+    with pytest.raises(ConfigError, match="'json' declares no tools"):
+        Registry.load(["json"])
 
 
 def test_the_newest_version_is_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

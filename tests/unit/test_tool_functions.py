@@ -198,7 +198,9 @@ def test_arguments_that_do_not_fit_are_not_sent() -> None:
         ({}, Found(Uncertain("no_receipt", evidence="dict"))),
         (Rejected("cancelled"), Found(Rejected("cancelled"))),
         (Unknown("index_down"), Unknown("index_down")),
-        (Found(Succeeded("a")), Found(Succeeded("a"))),
+        (Found(Succeeded("a\x00")), Found(Succeeded("a"))),
+        (Found(Rejected("no\x00")), Found(Rejected("no"))),
+        (Many(("a\x00", "b")), Many(("a", "b"))),
     ],
 )
 def test_a_lookup_answers_with_what_it_found(answer: object, finding: Finding) -> None:
