@@ -1,4 +1,4 @@
-"""The one error of the local stack."""
+"""The errors of the local stack."""
 
 from __future__ import annotations
 
@@ -10,3 +10,10 @@ class StackError(CounterfoilError):
 
     code = "local_stack"
     exit_code = 5
+
+
+class AlreadyUp(StackError):
+    """Another process keeps this folder's stack; it is left alone."""
+
+    code = "already_up"
+    exit_code = 4

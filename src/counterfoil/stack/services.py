@@ -50,15 +50,13 @@ class Services:
             valkey.launch()  # first, so that it starts while initdb runs
             postgres.launch()
             valkey_port = valkey.wait()
-            postgres_port = postgres.wait()
-            valkey_password = home.secret(VALKEY_SECRET)
-            return Urls(
-                host=HOST,
-                port=postgres_port,
-                user=SUPERUSER,
-                password=home.secret(POSTGRES_SECRET),
-                valkey=f"redis://:{valkey_password}@{HOST}:{valkey_port}/0",
-            )
+            return _urls(home, postgres.wait(), valkey_port)
+
+    @staticmethod
+    def last(home: Home) -> Urls | None:
+        """Where the servers are, or were when they last ran; starts nothing. None if they never ran."""
+        postgres_port, valkey_port = Postgres(home).port, Valkey(home).port
+        return _urls(home, postgres_port, valkey_port) if postgres_port and valkey_port else None
 
     @staticmethod
     def running(home: Home) -> bool:
@@ -75,3 +73,13 @@ class Services:
             Valkey(home).stop()
             for major in get_args(PostgresMajor):
                 Postgres(replace(home, postgres_major=major)).stop()
+
+
+def _urls(home: Home, postgres_port: int, valkey_port: int) -> Urls:
+    return Urls(
+        host=HOST,
+        port=postgres_port,
+        user=SUPERUSER,
+        password=home.secret(POSTGRES_SECRET),
+        valkey=f"redis://:{home.secret(VALKEY_SECRET)}@{HOST}:{valkey_port}/0",
+    )

@@ -1,0 +1,212 @@
+"""`counterfoil action list|show|cancel`: one intent and what became of it."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from counterfoil.cli import place
+from counterfoil.cli.options import AsJson, ConfigPath, Limit, Reason, Tenant, group
+from counterfoil.cli.output import as_json, clean, facts, say, stop, table
+from counterfoil.cli.words import MEANS, remarks, what_next
+from counterfoil.ledger.errors import ArgumentError, NotAllowed, NotFound
+from counterfoil.ledger.states import SETTLED, State
+
+if TYPE_CHECKING:
+    from counterfoil.ledger.connection import Ledger, Row
+
+app = group("Actions: one intent each, and what became of it.")
+
+ActionId = Annotated[str, typer.Argument(metavar="ACTION", help="An action's id, act_….")]
+
+
+@app.command("list")
+def list_actions(
+    tenant: Tenant = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only this run's.")] = None,
+    state: Annotated[str | None, typer.Option("--state", metavar="STATE", help="Only in this state.")] = None,
+    limit: Limit = 50,
+    json_: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
+    """List actions, the newest first.
+
+    \b
+    counterfoil action list --tenant acme --state uncertain
+    counterfoil action list --run ticket-1182 --json
+    """
+    from counterfoil.ledger.queries import load
+
+    if state is not None and state not in set(State):
+        raise ArgumentError(
+            f"there is no state {state!r}.", path="--state", code="usage", fix=f"One of: {', '.join(State)}."
+        )
+    ledger = place.open_ledger(config, "reader")
+    query = load("counterfoil.ledger", "sql/agent.sql")["list_actions"]
+    rows = ledger.rows(query, {"tenant": tenant, "run": run, "state": state, "limit": limit})
+    if json_:
+        return as_json(rows)
+    names = ("action_id", "tenant", "run", "step", "tool", "target", "state", "attempt_count", "last_error_code")
+    table(
+        ("action", "tenant", "run", "step", "tool", "target", "state", "attempts", "code", "updated"),
+        [[*(row[name] for name in names), row["updated_at"]] for row in rows],
+        empty="no actions",
+    )
+    return None
+
+
+@app.command()
+def show(
+    action_id: ActionId,
+    arguments: Annotated[
+        bool, typer.Option("--arguments", help="Also its arguments, receipt and result; readers may not.")
+    ] = False,
+    json_: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
+    """Show one action: its state in words, what happens next and by when, attempts and history.
+
+    \b
+    counterfoil action show act_k3v7…
+    counterfoil action show act_k3v7… --arguments
+    """
+    ledger = place.open_ledger(config, "operator" if arguments else "reader")
+    action = read_action(ledger, action_id)
+    shown = _shown(ledger, action, arguments=arguments)
+    if json_:
+        return as_json(shown)
+    _print_action(action)
+    for name in ("arguments", "receipt", "result") if arguments else ():
+        say(f"{name}: {clean(_compact(shown[name]))}")
+    say()
+    _print_attempts(shown["attempts"])
+    say()
+    _print_history(shown["history"])
+    return None
+
+
+@app.command()
+def cancel(
+    action_id: ActionId,
+    reason: Reason = "cancelled at the command line",
+    json_: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
+    """Withdraw an action if nothing of it was sent; else see that nothing is sent again.
+
+    What may have been sent is not undone: evidence decides what became of it. `counterfoil run unwind` takes back what
+    was done. Exit 4 when it is settled already, 6 when only a person can move it on.
+
+    \b
+    counterfoil action cancel act_k3v7… --reason "wrong order"
+    """
+    ledger = place.open_ledger(config, "operator")
+    before = State(read_action(ledger, action_id)["state"])
+    if before in SETTLED and before is not State.CANCELLED:
+        raise NotAllowed(
+            f"{action_id} is {before}: {MEANS[before]}.",
+            fix="`counterfoil run unwind` takes back what was done." if before is State.SUCCEEDED else "",
+        )
+    after = State(request_cancel(ledger, action_id, reason))
+    if json_:
+        as_json({"action_id": action_id, "state": after, "cancelled": after is State.CANCELLED})
+    else:
+        say(f"{action_id} is {after}: {_after_cancel(after)}")
+    if after is State.OPERATOR_REVIEW:
+        stop(6)
+
+
+def read_action(ledger: Ledger, action_id: str) -> Row:
+    """The action's row of `show_action`. Raises NotFound."""
+    from counterfoil.ledger.queries import load
+
+    row = ledger.row(load("counterfoil.cli", "sql/show.sql")["show_action"], {"action_id": action_id})
+    if row is None:
+        raise NotFound(
+            f"no action {action_id!r} that this login may see.",
+            fix="`counterfoil action list` shows those that there are.",
+        )
+    return row
+
+
+def request_cancel(ledger: Ledger, action_id: str, reason: str) -> str:
+    """Ask for the cancel in the name of whoever sits here; the action's state afterwards."""
+    from counterfoil.ledger.queries import load
+
+    query = load("counterfoil.ledger", "sql/agent.sql")["request_cancel"]
+    row = ledger.row(query, {"action_id": action_id, "by": f"cli {getpass.getuser()}", "reason": reason})
+    return str(row["state"]) if row else ""
+
+
+def _shown(ledger: Ledger, action: Row, *, arguments: bool) -> dict[str, Any]:
+    from counterfoil.ledger.queries import load
+
+    agent, own = load("counterfoil.ledger", "sql/agent.sql"), load("counterfoil.cli", "sql/show.sql")
+    wanted = {"action_id": action["action_id"]}
+    said = ledger.row(own["said_in_action"], wanted) if arguments else None
+    return {
+        **action,
+        "means": MEANS[State(action["state"])],
+        "next": what_next(action),
+        **{name: json.loads(text) if text and name != "receipt" else text for name, text in (said or {}).items()},
+        "attempts": ledger.rows(agent["read_attempts"], wanted),
+        "history": ledger.rows(agent["read_history"], wanted),
+    }
+
+
+def _print_action(action: Row) -> None:
+    amount = (
+        None if action["amount_minor"] is None else f"{action['amount_minor']} {action['currency'] or ''} (minor units)"
+    )
+    facts(
+        [
+            ("action", action["action_id"]),
+            ("state", f"{action['state']}: {MEANS[State(action['state'])]}"),
+            ("next", what_next(action)),
+            *(("note", text) for text in remarks(action)),
+            ("code", action["last_error_code"]),
+            ("tool", f"{action['tool']} version {action['tool_version']} ({action['class']}, {action['provider']})"),
+            ("target", f"{action['effect']} {action['target']}"),
+            ("amount", amount),
+            ("audience", ", ".join(action["audience"])),
+            ("tenant", action["tenant"]),
+            ("run", f"{action['run']}, step {action['step']}, revision {action['revision']}, {action['phase']}"),
+            ("about", action["parent_action_id"]),
+            ("actor", action["actor"]),
+            ("recorded", action["created_at"]),
+            ("deadline", action["deadline_at"]),
+        ]
+    )
+
+
+def _print_attempts(attempts: list[Row]) -> None:
+    table(
+        ("attempt", "started", "finished", "outcome", "code", "worker"),
+        [[a["number"], a["started_at"], a["finished_at"], a["outcome"], a["code"], a["worker"]] for a in attempts],
+        empty="no attempts: nothing was sent",
+    )
+
+
+def _print_history(history: list[Row]) -> None:
+    table(
+        ("at", "from", "to", "by", "login", "reason"),
+        [[h["at"], h["from_state"], h["to_state"], h["changed_by"], h["db_role"], h["reason"]] for h in history],
+        empty="no history",
+    )
+
+
+def _compact(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _after_cancel(state: State) -> str:
+    match state:
+        case State.CANCELLED:
+            return "withdrawn, nothing was sent"
+        case State.OPERATOR_REVIEW:
+            return "only a person can move it on"
+        case _:
+            return "it may have been sent; nothing is sent again, and evidence decides what became of it"

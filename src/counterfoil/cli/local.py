@@ -1,0 +1,209 @@
+"""`counterfoil up|down|demo|relay|sandbox`: what runs on this machine."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from counterfoil.cli import place
+from counterfoil.cli.options import AsJson, ConfigPath
+from counterfoil.cli.output import as_json, clean, note, say, stop
+from counterfoil.ledger.errors import NotFound
+
+if TYPE_CHECKING:
+    from counterfoil.stack.home import Home
+    from counterfoil.stack.up import Choices
+
+DETACH_WAIT_S = 120.0
+"""A first start on a slow machine; the process that starts has shorter waits of its own."""
+
+
+def up(
+    tools: Annotated[
+        list[str] | None, typer.Option("--tools", metavar="MODULE", help="A module with tools; may be repeated.")
+    ] = None,
+    fast: Annotated[bool, typer.Option(help="Seconds instead of minutes, and the sandbox for every provider.")] = True,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Processes that act.")] = 2,
+    tenant: Annotated[
+        list[str] | None, typer.Option("--tenant", metavar="TENANT", help="Whom agents act for; may be repeated.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when all is up; `counterfoil down` stops it.")
+    ] = False,
+    env: Annotated[bool, typer.Option("--env", help="Print what an agent's shell needs, start nothing.")] = False,
+    json_: AsJson = False,
+) -> None:
+    """Run the whole stack here: Postgres, Valkey, sandbox, relay, workers, beat. Ctrl-C stops it, data stays.
+
+    Loads counterfoil.toml of this folder for tools, limits and approvals; the database, the broker and (with --fast)
+    the providers are local ones.
+
+    \b
+    counterfoil up
+    counterfoil up --tools myapp.tools --tenant acme --tenant globex
+    counterfoil up --detach && eval "$(counterfoil up --env)"
+    """
+    from counterfoil.stack.up import Choices, keeper
+
+    choices = Choices(tools=tools or (), fast=fast, workers=workers, tenants=tenant or ("acme",))
+    if env:
+        return _print_env(json_=json_)
+    if not detach:
+        return _keep_up(choices, json_=json_)
+    home = _home()
+    if keeper(home) is None:
+        _start_detached(home, choices)
+    _print_up(home, choices, json_=json_)
+    return None
+
+
+def down(json_: AsJson = False) -> None:
+    """Stop this folder's stack, wherever it was started. Data stays.
+
+    \b
+    counterfoil down
+    """
+    home = place.local_home()
+    if home is None:
+        raise NotFound("this folder has no local stack.", fix="`counterfoil up` makes one.")
+    from counterfoil.stack.up import stop_stack
+
+    was_running = stop_stack(home)
+    if json_:
+        return as_json({"was_running": was_running})
+    say("stopped; the data stays" if was_running else "nothing was running")
+    return None
+
+
+def demo() -> None:
+    """Tell the incident twice, with a naive harness and with Counterfoil: real servers, a real worker killed on the way.
+
+    \b
+    counterfoil demo
+    """
+    from importlib import import_module
+
+    stop(import_module("counterfoil.demo").main() or 0)  # by name: it is not part of every distribution
+
+
+def relay(config: ConfigPath = None) -> None:
+    """Publish what is due from the outbox to the broker, until SIGTERM. Any number may run.
+
+    \b
+    counterfoil relay --config /etc/counterfoil.toml
+    """
+    from counterfoil.outbox.relay import run_relay
+
+    run_relay(place.load_settings(config))
+
+
+def sandbox(
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="On 127.0.0.1; 0 takes a free one.")] = 8700,
+    data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="Its own database is there.")] = Path(
+        ".counterfoil-sandbox"
+    ),
+) -> None:
+    """Serve the outside world for tests: Stripe, Jira, a warehouse and mail over real HTTP, with faults on request.
+
+    \b
+    counterfoil sandbox --port 8700
+    """
+    import asyncio
+
+    from counterfoil.sandbox.server import serve
+
+    data.mkdir(parents=True, exist_ok=True)
+    asyncio.run(serve("127.0.0.1", port, data / "sandbox.db", ready=_say_sandbox, parent_fd=None))
+
+
+def _say_sandbox(port: int) -> None:
+    print(f"sandbox ready on http://127.0.0.1:{port}", flush=True)
+
+
+def _keep_up(choices: Choices, *, json_: bool) -> None:
+    """Start, tell where things are, and keep the children running until a signal."""
+    from counterfoil.stack.up import LocalStack, announce
+
+    started_at = time.monotonic()
+    signal.signal(signal.SIGTERM, _interrupt)  # a `down` while it starts stops what has been started
+    stack = LocalStack(Path.cwd(), choices, say=lambda line: note(f"{time.monotonic() - started_at:5.1f} s  {line}"))
+    with stack:
+        announce(stack)
+        _print_up(stack.home, choices, json_=json_)
+        if not json_:
+            note("Ctrl-C stops everything; the data stays.")
+        sys.stdout.flush()
+        stack.children.run_until_signal(on_restart=lambda name: note(f"{name} had died and was restarted"))
+        note("stopping")
+    note("stopped")
+
+
+def _interrupt(_signum: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _start_detached(home: Home, choices: Choices) -> None:
+    from counterfoil.stack.errors import StackError
+    from counterfoil.stack.processes import open_log
+    from counterfoil.stack.up import keeper, last_line
+
+    log = home.log / "up.log"
+    argv = [sys.executable, "-m", "counterfoil.cli", "up", "--workers", str(choices.workers)]
+    argv += ["--fast" if choices.fast else "--no-fast"]
+    for name, values in (("--tools", choices.tools), ("--tenant", choices.tenants)):
+        argv += [part for value in values for part in (name, value)]
+    with open(open_log(log), "wb") as output:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+    deadline = time.monotonic() + DETACH_WAIT_S
+    while keeper(home) != process.pid:
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise StackError(f"the stack does not start: {last_line(log)}", fix=f"See {log}.")
+        time.sleep(0.1)
+    process.returncode = 0  # it is to outlive this one
+
+
+def _print_up(home: Home, choices: Choices, *, json_: bool) -> None:
+    """Where things are; no password is in it."""
+    from counterfoil.stack.up import places
+
+    found = places(home)
+    if json_:
+        return as_json(found)
+    say()
+    for name, value in found.items():
+        say(f"  {name:<9} {clean(value)}")
+    say()
+    say("In another terminal, in this folder:")
+    say("  counterfoil action list")
+    say(f'  eval "$(counterfoil up --env)"     # what an agent for {clean(", ".join(choices.tenants))} needs')
+    say()
+    return None
+
+
+def _print_env(*, json_: bool) -> None:
+    from counterfoil.stack.errors import StackError
+    from counterfoil.stack.up import env_for, keeper
+
+    home = place.local_home()
+    urls = place.local_urls(home) if home else None
+    if home is None or urls is None or keeper(home) is None:
+        raise StackError("the local stack of this folder is not up.", fix="Start it: `counterfoil up`.")
+    env = env_for(home, urls, "agent")
+    if json_:
+        return as_json(env)
+    for name, value in env.items():
+        say(f"export {name}={shlex.quote(value)}")
+    return None
+
+
+def _home() -> Home:
+    from counterfoil.stack.home import home
+
+    return home(Path.cwd())

@@ -1,0 +1,76 @@
+"""Decides which settings and which login a command works with.
+
+What is configured wins. Without a configured database, the stack that `counterfoil up` keeps in this folder is used, under
+the login of the role that the verb needs.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from counterfoil.ledger.errors import ConfigError
+
+if TYPE_CHECKING:
+    from counterfoil.ledger.connection import Ledger
+    from counterfoil.settings import Settings
+    from counterfoil.stack.home import Home
+    from counterfoil.stack.services import Urls
+
+Role = Literal["agent", "worker", "operator", "reader", "owner"]
+
+
+def load_settings(config: Path | None) -> Settings:
+    """The settings in force here; those of the local stack where nothing is configured. Raises ConfigError."""
+    from counterfoil.settings import Settings  # here, not above: `--help` needs no pydantic
+
+    if config is None and not os.environ.get("COUNTERFOIL_CONFIG") and not Path("counterfoil.toml").exists():
+        home = local_home()
+        generated = home.path / "counterfoil.toml" if home else None
+        if generated is not None and generated.is_file():
+            return Settings.load(generated)
+    return Settings.load(config)
+
+
+def database_url(config: Path | None, role: Role) -> str:
+    """The configured URL, else that of this role in the local stack. Raises ConfigError if there is neither."""
+    settings = load_settings(config)
+    if settings.database.url is not None:
+        return settings.database_url()
+    home = local_home()
+    urls = local_urls(home) if home else None
+    if home is None or urls is None:
+        raise ConfigError(
+            "no database is configured.",
+            key="database.url",
+            fix="Set [database] url in counterfoil.toml or COUNTERFOIL_DATABASE__URL; `counterfoil up` starts a local one.",
+        )
+    from counterfoil.stack import databases
+
+    return databases.database_url(home, urls, "counterfoil", role)
+
+
+def open_ledger(config: Path | None, role: Role) -> Ledger:
+    """A connection for this command, made at its first statement."""
+    from counterfoil.ledger.connection import Ledger
+
+    return Ledger(database_url(config, role), application_name="counterfoil cli")
+
+
+def local_home() -> Home | None:
+    """The local stack's home of this folder if one was made; none is made by looking."""
+    if not Path(".counterfoil").exists() and not os.environ.get("COUNTERFOIL_HOME"):
+        return None
+    from counterfoil.stack.home import home
+
+    return home(Path.cwd())
+
+
+def local_urls(home: Home) -> Urls | None:
+    """Where the home's servers were last; None if they never ran, or the local extra is not installed."""
+    try:
+        from counterfoil.stack.services import Services
+    except ModuleNotFoundError:
+        return None
+    return Services.last(home)

@@ -1,0 +1,235 @@
+"""`counterfoil run list|show|unwind|cancel`: one agent task, its steps, and taking it back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from counterfoil.cli import place
+from counterfoil.cli.action import request_cancel
+from counterfoil.cli.options import AsJson, ConfigPath, DryRun, Limit, Reason, Tenant, group
+from counterfoil.cli.output import as_json, facts, say, stop, table
+from counterfoil.ledger.errors import ConfigError, NotAllowed, NotFound
+from counterfoil.ledger.states import SETTLED, UNSETTLED, State
+
+if TYPE_CHECKING:
+    from counterfoil.ledger.connection import Ledger, Row
+    from counterfoil.ledger.unwinds import Step
+
+app = group("Runs: one agent task each, with its steps.")
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as the application gave it.")]
+
+
+@app.command("list")
+def list_runs(
+    tenant: Tenant = None,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", metavar="STATE", help="open, closed, unwinding, unwind_blocked or unwound."),
+    ] = None,
+    limit: Limit = 50,
+    json_: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
+    """List runs, the last changed first.
+
+    \b
+    counterfoil run list --tenant acme
+    counterfoil run list --state unwind_blocked
+    """
+    from counterfoil.ledger.queries import load
+
+    ledger = place.open_ledger(config, "reader")
+    query = load("counterfoil.ledger", "sql/agent.sql")["list_runs"]
+    rows = ledger.rows(query, {"tenant": tenant, "state": state, "limit": limit})
+    if json_:
+        return as_json(rows)
+    names = ("run", "tenant", "actor", "state", "calls_count", "created_at", "updated_at")
+    table(
+        ("run", "tenant", "actor", "state", "calls", "created", "updated"),
+        [[row[name] for name in names] for row in rows],
+        empty="no runs",
+    )
+    return None
+
+
+@app.command()
+def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: ConfigPath = None) -> None:
+    """Show a run and its steps with their states.
+
+    \b
+    counterfoil run show ticket-1182 --tenant acme
+    """
+    from counterfoil.ledger.queries import load
+
+    ledger = place.open_ledger(config, "reader")
+    found = find_run(ledger, run, tenant)
+    query = load("counterfoil.ledger", "sql/agent.sql")["actions_of_run"]
+    actions = ledger.rows(query, {"tenant": found["tenant"], "run": found["run"]})
+    if json_:
+        return as_json({**found, "actions": actions})
+    names = ("run", "tenant", "actor", "state", "unwind_reason", "parent_run", "created_at", "deadline_at")
+    facts([(name.removesuffix("_at"), found[name]) for name in names])
+    say()
+    columns = ("step", "revision", "phase", "tool", "target", "state", "attempt_count", "last_error_code", "action_id")
+    table(
+        ("step", "revision", "phase", "tool", "target", "state", "attempts", "code", "action"),
+        [[action[name] for name in columns] for action in actions],
+        empty="no actions",
+    )
+    return None
+
+
+@app.command()
+def unwind(
+    run: RunId,
+    reason: Reason = "unwound at the command line",
+    tenant: Tenant = None,
+    dry_run: DryRun = False,
+    json_: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
+    """Take a run back: withdraw what was not sent, wait for what is unknown, compensate what was done.
+
+    Returns when the wish is recorded; the reconciler carries it out and finishes it whatever dies meanwhile.
+    `counterfoil run show` tells how far it is. Exit 6 when a step waits for a person.
+
+    \b
+    counterfoil run unwind ticket-1182 --dry-run
+    counterfoil run unwind ticket-1182 --reason "customer withdrew"
+    """
+    from counterfoil.ledger.queries import load
+
+    ledger = place.open_ledger(config, "operator")
+    found = find_run(ledger, run, tenant)
+    plan = unwind_plan(_steps(ledger, found))
+    state = found["state"]
+    if not dry_run:
+        query = load("counterfoil.ledger", "sql/agent.sql")["request_unwind"]
+        row = ledger.row(query, {"tenant": found["tenant"], "run": found["run"], "reason": reason})
+        state = row["state"] if row else state
+    _tell(found, plan, state=state, dry_run=dry_run, json_=json_)
+    if state == "unwind_blocked":
+        stop(6)
+
+
+@app.command()
+def cancel(
+    run: RunId,
+    reason: Reason = "cancelled at the command line",
+    tenant: Tenant = None,
+    dry_run: DryRun = False,
+    json_: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
+    """Close a run and withdraw what was not sent; what was done stays done.
+
+    What may have been sent is not sent again, and evidence decides what became of it. Exit 6 when a step waits for a
+    person, 4 when the run is being taken back already.
+
+    \b
+    counterfoil run cancel ticket-1182 --dry-run
+    """
+    from counterfoil.ledger.queries import load
+
+    ledger = place.open_ledger(config, "operator")
+    found = find_run(ledger, run, tenant)
+    if found["state"] not in ("open", "closed"):
+        raise NotAllowed(f"run {run!r} is {found['state']}: that goes further than a cancel.")
+    plan = cancel_plan(_steps(ledger, found))
+    state = found["state"]
+    if not dry_run:  # closed first, so that no new action comes in behind the cancels
+        close = load("counterfoil.ledger", "sql/agent.sql")["close_run"]
+        row = ledger.row(close, {"tenant": found["tenant"], "run": found["run"]})
+        state = row["state"] if row else state
+        plan = cancel_plan(_steps(ledger, found))
+        for step in plan:
+            if step["would"] != "leave":
+                request_cancel(ledger, step["action_id"], reason)
+    _tell(found, plan, state=state, dry_run=dry_run, json_=json_)
+    if any(step["state"] == State.OPERATOR_REVIEW for step in plan):
+        stop(6)
+
+
+def find_run(ledger: Ledger, run: str, tenant: str | None) -> Row:
+    """The one run of that id. Raises NotFound, or ConfigError when several tenants have one."""
+    from counterfoil.ledger.queries import load
+
+    rows = ledger.rows(load("counterfoil.cli", "sql/show.sql")["runs_named"], {"run": run, "tenant": tenant})
+    if not rows:
+        raise NotFound(
+            f"no run {run!r} that this login may see.", fix="`counterfoil run list` shows those that there are."
+        )
+    if len(rows) > 1:
+        raise ConfigError(
+            f"{len(rows)} tenants have a run {run!r}.", fix=f"Add --tenant: {', '.join(row['tenant'] for row in rows)}."
+        )
+    return rows[0]
+
+
+def unwind_plan(steps: list[Step]) -> list[dict[str, str]]:
+    """What the reconciler would do with each step, in its order; of the arguments recorded, nothing is shown."""
+    from counterfoil.reconciler.unwind import WITHDRAWABLE, in_order
+
+    open_steps = [step for step in steps if step.state in UNSETTLED]
+    rest = [step for step in steps if step.state in SETTLED and step.state is not State.SUCCEEDED]
+    done = in_order([step for step in steps if step.state is State.SUCCEEDED])
+
+    def would(step: Step) -> str:
+        if step.state is State.OPERATOR_REVIEW:
+            return "wait for a person"
+        if step.state in WITHDRAWABLE:
+            return "look up, then decide" if step.in_doubt else "withdraw"
+        if step.state in UNSETTLED:
+            return "wait for the outcome"
+        if step.state is not State.SUCCEEDED:
+            return "leave"
+        if step.compensation is None:
+            return "wait for a person: nothing takes it back"
+        return f"compensate by {json.loads(step.compensation)['tool']}"
+
+    return [_planned(step, would(step)) for step in [*open_steps, *done, *rest]]
+
+
+def cancel_plan(steps: list[Step]) -> list[dict[str, str]]:
+    """What a cancel would do with each step."""
+    from counterfoil.reconciler.unwind import WITHDRAWABLE
+
+    def would(step: Step) -> str:
+        if step.state in SETTLED or step.state is State.OPERATOR_REVIEW:
+            return "leave"
+        return "withdraw" if step.state in WITHDRAWABLE and not step.in_doubt else "send nothing again"
+
+    return [_planned(step, would(step)) for step in steps]
+
+
+def _steps(ledger: Ledger, run: Row) -> list[Step]:
+    from counterfoil.ledger.unwinds import UnwindingRun, steps_of_run
+
+    return steps_of_run(ledger, UnwindingRun(run["tenant"], run["run"], run["state"]))
+
+
+def _planned(step: Step, would: str) -> dict[str, str]:
+    return {
+        "action_id": step.action_id,
+        "step": step.step,
+        "tool": step.tool,
+        "state": step.state.value,
+        "would": would,
+    }
+
+
+def _tell(run: Row, plan: list[dict[str, str]], *, state: str, dry_run: bool, json_: bool) -> None:
+    if json_:
+        as_json({"tenant": run["tenant"], "run": run["run"], "state": state, "dry_run": dry_run, "steps": plan})
+        return
+    facts([("run", run["run"]), ("tenant", run["tenant"]), ("state", state)])
+    say()
+    table(
+        ("step", "tool", "state", "would" if dry_run else "will", "action"),
+        [[s["step"], s["tool"], s["state"], s["would"], s["action_id"]] for s in plan],
+        empty="no actions",
+    )

@@ -1,0 +1,65 @@
+"""Decides how a state is told to a person: what it means, what happens next without them, and by when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from counterfoil.cli.output import distance, stamp
+from counterfoil.ledger.states import State
+
+MEANS: Mapping[State, str] = {
+    State.PROPOSED: "recorded as part of a plan that is not decided",
+    State.AWAITING_APPROVAL: "waits until a person approves exactly this",
+    State.READY: "may be done; nothing has been sent by this attempt",
+    State.EXECUTING: "a worker holds it; the request may be on the wire",
+    State.RETRYABLE_FAILURE: "the provider refused for now; nothing was done",
+    State.UNCERTAIN: "the request may have taken effect; nobody knows yet",
+    State.RECONCILING: "the provider is being asked what happened",
+    State.OPERATOR_REVIEW: "evidence is missing or contradictory; only a person moves it on",
+    State.SUCCEEDED: "done, with the provider's receipt on record",
+    State.PERMANENT_FAILURE: "refused for good; nothing was done",
+    State.NOT_EXECUTED: "looked up and proved absent; nothing was done",
+    State.CANCELLED: "withdrawn before anything was done",
+    State.STALE: "too late, or the target has changed; nothing was done",
+    State.COMPENSATED: "was done, and has been taken back",
+}
+
+_NEXT: Mapping[State, tuple[str, str | None]] = {
+    State.PROPOSED: ("its plan is decided or expires", "deadline_at"),
+    State.AWAITING_APPROVAL: ("a person approves or rejects it, or it expires", "deadline_at"),
+    State.READY: ("a worker claims it", "ready_at"),
+    State.EXECUTING: ("the worker records the answer, or its lease ends and the provider is asked", "lease_until"),
+    State.RETRYABLE_FAILURE: ("the next attempt", "ready_at"),
+    State.UNCERTAIN: ("the provider is asked", "next_lookup_at"),
+    State.RECONCILING: ("the answer is judged, or the look-up's lease ends and it is asked again", "lease_until"),
+    State.OPERATOR_REVIEW: ("nothing by itself: a person decides", None),
+}
+"""What moves a state on, and the column that says when; settled states have no entry."""
+
+
+def what_next(action: Mapping[str, Any]) -> str:
+    """What happens next and by when, from a row of `show_action`."""
+    found = _NEXT.get(State(action["state"]))
+    if found is None:
+        return "nothing: settled"
+    what, column = found
+    at: datetime | None = action[column] if column else None
+    if at is None:
+        return what
+    now: datetime = action["now"]
+    return f"{what}: due since {distance(at, now)}" if at <= now else f"{what} {distance(at, now)} ({stamp(at)})"
+
+
+def remarks(action: Mapping[str, Any]) -> list[str]:
+    """What else decides the way of the action."""
+    held = {
+        "in doubt: it is not cancelled, expired or failed before evidence is in": action["in_doubt"],
+        "nothing is sent again, whatever the look-up finds": action["no_resend"],
+        f"a cancel was asked for at {action['cancel_requested_at']}": action["cancel_requested_at"],
+        f"replaced by {action['superseded_by']}": action["superseded_by"],
+        f"its wake-up was published {action['publish_count']} times without a claim": (action["publish_count"] or 0)
+        > 1,
+    }
+    return [text for text, holds in held.items() if holds]
