@@ -64,3 +64,10 @@ FROM counterfoil.attempt WHERE action_id = :action_id ORDER BY started_at;
 -- name: actions_of_run
 SELECT action_id, step, seq, revision, phase, tool, target, state, attempt_count, last_error_code, created_at, updated_at
 FROM counterfoil.actions WHERE tenant = :tenant AND run = :run ORDER BY created_at, action_id;
+
+-- name: results_of_run
+-- What results are made of, in the order of recording: the newest revision of each step.
+SELECT action_id, tenant, run, step, seq, revision, tool, state, arguments, result, last_error_code, last_error_field
+FROM counterfoil.action
+WHERE tenant = :tenant AND run = :run AND phase = 'do' AND superseded_by IS NULL
+ORDER BY created_at, seq LIMIT :limit;

@@ -1,0 +1,147 @@
+"""Decides how code records an intent in a transaction of its own: one statement, and never a commit.
+
+What `enqueue` returns exists exactly if the caller's transaction commits, with the wake-up that brings it to a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from counterfoil.ledger.errors import ArgumentError, ConfigError, IntentConflict, StepConflict, StepRace
+from counterfoil.ledger.keys import ActionId, check_step_label
+from counterfoil.ledger.queries import load
+from counterfoil.outbox.intents import DOOR_RULES, DoorRules, Intent, check_call, check_index_row, check_run
+from counterfoil.outbox.pool import Row, raise_told
+from counterfoil.providers.spec import ToolSpec
+
+SyncConnection = Session | scoped_session[Session] | Connection | psycopg.Connection[Any]
+AnyAsyncConnection = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection | psycopg.AsyncConnection[Any]
+
+_PROPOSE = load("counterfoil.ledger", "sql/agent.sql")["propose"]
+_CLAUSE = text(_PROPOSE.text)
+
+
+def enqueue(
+    conn: SyncConnection,
+    spec: ToolSpec,
+    arguments: str | bytes | Mapping[str, object],
+    *,
+    tenant: str,
+    run: str,
+    step: str,
+    actor: str,
+    not_before: datetime | None = None,
+    rules: DoorRules = DOOR_RULES,
+) -> ActionId:
+    """Records the call on the caller's transaction and returns its action's id; the caller commits.
+
+    The same (tenant, run, step) is the same action, whoever enqueues it and however often; so is what the tool's
+    `once_per` calls the same. `not_before` is the earliest time of the first attempt, with its time zone. Raises
+    `ArgumentError` before any statement; `IntentConflict` and `StepConflict` for a step that holds something else;
+    `NotAllowed`; `StepRace` when the whole transaction must be run again; `LedgerUnavailable`.
+    """
+    intent = _intent(spec, arguments, tenant, run, step, actor, not_before, rules)
+    row: Row | None
+    if isinstance(conn, psycopg.Connection):
+        try:
+            cursor = psycopg.Cursor(conn, row_factory=dict_row)  # whatever the connection's own cursors are
+            row = cursor.execute(_PROPOSE.psycopg.encode(), intent.parameters()).fetchone()
+        except psycopg.Error as error:
+            raise_told(error)
+    elif isinstance(conn, Session | scoped_session | Connection):
+        try:
+            row = _as_dict(conn.execute(_CLAUSE, intent.parameters()).mappings().first())
+        except DBAPIError as error:
+            raise_told(error)
+    else:
+        raise _no_connection(
+            conn, "a Session, a Connection or a psycopg Connection; `aenqueue` takes their async forms"
+        )
+    return _recorded(intent, row)
+
+
+async def aenqueue(
+    conn: AnyAsyncConnection,
+    spec: ToolSpec,
+    arguments: str | bytes | Mapping[str, object],
+    *,
+    tenant: str,
+    run: str,
+    step: str,
+    actor: str,
+    not_before: datetime | None = None,
+    rules: DoorRules = DOOR_RULES,
+) -> ActionId:
+    """`enqueue` on an AsyncSession, an AsyncConnection or a psycopg AsyncConnection."""
+    intent = _intent(spec, arguments, tenant, run, step, actor, not_before, rules)
+    row: Row | None
+    if isinstance(conn, psycopg.AsyncConnection):
+        try:
+            cursor = psycopg.AsyncCursor(conn, row_factory=dict_row)
+            await cursor.execute(_PROPOSE.psycopg.encode(), intent.parameters())
+            row = await cursor.fetchone()
+        except psycopg.Error as error:
+            raise_told(error)
+    elif isinstance(conn, AsyncSession | async_scoped_session | AsyncConnection):
+        try:
+            row = _as_dict((await conn.execute(_CLAUSE, intent.parameters())).mappings().first())
+        except DBAPIError as error:
+            raise_told(error)
+    else:
+        raise _no_connection(conn, "an AsyncSession, an AsyncConnection or a psycopg AsyncConnection")
+    return _recorded(intent, row)
+
+
+def _intent(
+    spec: ToolSpec,
+    arguments: str | bytes | Mapping[str, object],
+    tenant: str,
+    run: str,
+    step: str,
+    actor: str,
+    not_before: datetime | None,
+    rules: DoorRules,
+) -> Intent:
+    check_run(tenant, run, actor)
+    check_index_row(tenant, run, check_step_label(step), path="step")
+    if not_before is not None and not_before.tzinfo is None:
+        raise ArgumentError("has no time zone", path="not_before", code="no_time_zone")
+    call = check_call(spec, arguments, tenant=tenant, run=run, actor=actor, rules=rules)
+    return call.at(step, not_before=not_before)
+
+
+def _recorded(intent: Intent, row: Row | None) -> ActionId:
+    """The id of the action that stands for the intent: its own, or the one that was there."""
+    if row is None:  # what held the step or the once-key was moved on between the insert and the read
+        raise StepRace("another transaction moved this step on.", fix="Run the transaction again.")
+    found = ActionId(str(row["action_id"]))
+    if row["found_by"] == "step":
+        if row["tool"] != intent.tool:
+            raise StepConflict(
+                f"step {intent.step!r} of this run is recorded with tool {row['tool']!r}, not {intent.tool!r}.",
+                fix="Use another step name for another call.",
+            )
+        if row["arguments_sha256"] != intent.arguments_sha256:
+            raise IntentConflict(
+                f"step {intent.step!r} of this run is recorded with other arguments ({found}).",
+                action_id=found,
+                fix="Use another step name for another call; a recorded intent never changes.",
+            )
+    return found
+
+
+def _as_dict(row: Mapping[Any, Any] | None) -> Row | None:
+    return None if row is None else dict(row)
+
+
+def _no_connection(conn: object, wanted: str) -> ConfigError:
+    return ConfigError(f"{type(conn).__name__} is no connection to record on.", fix=f"Pass {wanted}.")

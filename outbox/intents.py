@@ -1,0 +1,249 @@
+"""Decides what is recorded for a call: arguments checked at the door, and everything that follows from them.
+
+Whatever is refused is refused here, before any row exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+
+from counterfoil.ledger.canonical import BYTES_MAX, canonical_json, parse_arguments, sha256_of
+from counterfoil.ledger.errors import ArgumentError
+from counterfoil.ledger.keys import (
+    ACTOR_CHARS_MAX,
+    RUN_CHARS_MAX,
+    TENANT_CHARS_MAX,
+    ActionId,
+    action_id,
+    check_id,
+)
+from counterfoil.providers.contract import ToolClass
+from counterfoil.providers.outcomes import Json
+from counterfoil.providers.spec import ToolSpec
+
+REF_CHARS_MAX = 400
+REASON_CHARS_MAX = 500
+IDS_BYTES_MAX = 2400
+"""Tenant, run and step (or ref) together, in UTF-8: one row of a Postgres index holds 2704 bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorRules:
+    """What the installation's configuration says about calls; it can only tighten what a tool declares."""
+
+    arguments_bytes_max: int = BYTES_MAX
+    audiences_always: frozenset[str] = frozenset({"public", "legal"})
+    """What these audiences see needs an approval, whatever the tool says."""
+    approval_tools: frozenset[str] = frozenset()
+    """Tools that need an approval here."""
+    approval_above_minor: Mapping[str, int] = MappingProxyType({})
+    """By tool: amounts above this need an approval."""
+
+
+DOOR_RULES = DoorRules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """One row to record: the parameters of the ledger's `propose`, under the same names."""
+
+    action_id: ActionId
+    tenant: str
+    run: str
+    step: str
+    seq: int | None
+    revision: int
+    actor: str
+    tool: str
+    tool_version: int
+    class_: str
+    effect: str
+    target: str
+    provider: str
+    account: str
+    queue: str
+    arguments: str = field(repr=False)
+    arguments_sha256: str
+    audience: tuple[str, ...]
+    compensation: str | None = field(repr=False)
+    once_key: str | None
+    repeat_reason: str | None
+    amount_minor: int | None
+    currency: str | None
+    needs_approval: bool
+    not_before: datetime | None
+    supersedes: str | None
+    ref: str | None
+
+    def parameters(self) -> dict[str, object]:
+        """The values as a driver takes them."""
+        named = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "class_"}
+        return {**named, "class": self.class_, "audience": list(self.audience)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedCall:
+    """A call that has passed the door: everything of its intent but the place in the run."""
+
+    spec: ToolSpec = field(repr=False)
+    tenant: str
+    run: str
+    actor: str
+    arguments: str = field(repr=False)
+    """Canonical JSON, defaults filled in; what is stored, hashed, shown and sent."""
+    arguments_sha256: str
+    target: str
+    audience: tuple[str, ...]
+    once_key: str | None
+    amount_minor: int | None
+    currency: str | None
+    compensation: str | None = field(repr=False)
+    needs_approval: bool
+
+    def at(
+        self,
+        step: str | int,
+        revision: int = 1,
+        *,
+        seq: int | None = None,
+        supersedes: str | None = None,
+        ref: str | None = None,
+        repeat: str | None = None,
+        not_before: datetime | None = None,
+    ) -> Intent:
+        """The intent at this place: a label, or the ledger's own number. With `repeat` it may be a second one."""
+        spec = self.spec
+        return Intent(
+            action_id=action_id(self.tenant, self.run, step, revision, "do"),
+            tenant=self.tenant,
+            run=self.run,
+            step=str(step),
+            seq=seq,
+            revision=revision,
+            actor=self.actor,
+            tool=spec.name,
+            tool_version=spec.version,
+            class_=spec.cls.value,
+            effect=spec.effect or "",
+            target=self.target,
+            provider=spec.provider,
+            account="default",
+            queue=spec.queue,
+            arguments=self.arguments,
+            arguments_sha256=self.arguments_sha256,
+            audience=self.audience,
+            compensation=self.compensation,
+            once_key=self.once_key if repeat is None else None,
+            repeat_reason=repeat,
+            amount_minor=self.amount_minor,
+            currency=self.currency,
+            needs_approval=self.needs_approval,
+            not_before=not_before,
+            supersedes=supersedes,
+            ref=ref,
+        )
+
+
+def check_call(
+    spec: ToolSpec,
+    arguments: str | bytes | Mapping[str, object],
+    *,
+    tenant: str,
+    run: str,
+    actor: str,
+    rules: DoorRules = DOOR_RULES,
+) -> CheckedCall:
+    """The call, if it may be recorded. Raises `ArgumentError` with the path of the first thing that is wrong.
+
+    `arguments` are a model's JSON text or an object from code. Run and tenant must have passed `check_run`.
+    """
+    if spec.cls is ToolClass.PURE:
+        raise ArgumentError(f"{spec.name} is pure: call it, it leaves no row.", path="$", code="pure_tool")
+    if spec.takes_of:
+        raise ArgumentError(f"{spec.name} undoes another action: a run's unwind calls it.", path="$", code="undo_tool")
+    values = checked_arguments(spec, arguments, rules=rules)
+    text = canonical_json(values, bytes_max=rules.arguments_bytes_max)
+    audience = tuple(spec.audience_of(values))
+    amount_minor, currency = _amount(spec, values)
+    return CheckedCall(
+        spec=spec,
+        tenant=tenant,
+        run=run,
+        actor=actor,
+        arguments=text,
+        arguments_sha256=sha256_of(text),
+        target=spec.target_of(values),
+        audience=audience,
+        once_key=_once_key(spec, values, run),
+        amount_minor=amount_minor,
+        currency=currency,
+        compensation=_compensation(spec, values),
+        needs_approval=_needs_approval(spec, audience, amount_minor, rules),
+    )
+
+
+def checked_arguments(
+    spec: ToolSpec, arguments: str | bytes | Mapping[str, object], *, rules: DoorRules = DOOR_RULES
+) -> dict[str, Json]:
+    """The arguments as the tool's model has them. Raises `ArgumentError`."""
+    return spec.validate(parse_arguments(arguments, bytes_max=rules.arguments_bytes_max))
+
+
+def check_run(tenant: object, run: object, actor: object) -> tuple[str, str, str]:
+    """The three ids that the application gives, if they can be. Raises `ArgumentError`."""
+    ids = (
+        check_id(tenant, "tenant", TENANT_CHARS_MAX),
+        check_id(run, "run", RUN_CHARS_MAX),
+        check_id(actor, "actor", ACTOR_CHARS_MAX),
+    )
+    check_index_row(*ids[:2], path="run")
+    return ids
+
+
+def check_index_row(*ids: str, path: str) -> None:
+    """Raises `ArgumentError` at `path` when these ids are too long to stand in one index row."""
+    if sum(len(text.encode()) for text in ids) > IDS_BYTES_MAX:
+        raise ArgumentError(
+            f"longer than {IDS_BYTES_MAX} bytes together with the ids before it", path=path, code="too_long"
+        )
+
+
+def _once_key(spec: ToolSpec, arguments: Mapping[str, Json], run: str) -> str | None:
+    """Equal for two calls exactly when the tool calls them the same under its `once_per`."""
+    if spec.once_per is None:
+        return None
+    values = [arguments.get(name) for name in spec.once_per]
+    scope = ["run", run] if spec.once_scope == "run" else ["tenant"]
+    return sha256_of(canonical_json([*scope, spec.name, values]))
+
+
+def _amount(spec: ToolSpec, arguments: Mapping[str, Json]) -> tuple[int | None, str | None]:
+    """Minor units and the currency's ISO code in lower case, as reports and bounds compare them."""
+    amount_minor, currency = spec.amount_of(arguments)
+    if currency is None:
+        return amount_minor, None
+    if not (len(currency) == 3 and currency.isascii() and currency.isalpha()):
+        name = spec.amount[1] if spec.amount else None
+        raise ArgumentError("is no ISO 4217 code", path=f"$.{name}", code="invalid_argument")
+    return amount_minor, currency.lower()
+
+
+def _compensation(spec: ToolSpec, arguments: Mapping[str, Json]) -> str | None:
+    """What would take this call back, written down before the call."""
+    compensation = spec.compensation_of(arguments, "not recorded")
+    return None if compensation is None else canonical_json(compensation)
+
+
+def _needs_approval(spec: ToolSpec, audience: tuple[str, ...], amount_minor: int | None, rules: DoorRules) -> bool:
+    """Code may free an irreversible tool of its approval; nothing frees an audience that always has one."""
+    above = rules.approval_above_minor.get(spec.name)
+    return (
+        spec.approval == "always"
+        or spec.name in rules.approval_tools
+        or (spec.cls is ToolClass.IRREVERSIBLE and spec.approval != "never")
+        or not rules.audiences_always.isdisjoint(audience)
+        or (above is not None and (amount_minor is None or amount_minor > above))
+    )

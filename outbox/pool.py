@@ -1,0 +1,179 @@
+"""Decides how an agent's process reaches the ledger: a pool, short statements, and every failure told as our own error.
+
+No error carries a statement's parameters: they hold arguments.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import NoReturn
+
+import psycopg
+from sqlalchemy import Connection, Engine, TextClause, create_engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from counterfoil.ledger.errors import (
+    ConfigError,
+    CounterfoilError,
+    LedgerUnavailable,
+    NotAllowed,
+    NotFound,
+    RunTakenOver,
+    StepRace,
+)
+from counterfoil.ledger.queries import Query
+
+Row = Mapping[str, object]
+
+RECONNECTS_MAX = 3
+"""A pool's connections die together when the database restarts; the second try opens a new one."""
+
+_OPTIONS = "-c statement_timeout=15000 -c idle_in_transaction_session_timeout=60000"
+
+
+class Transaction:
+    """One open transaction; READ COMMITTED, so that each statement sees what was committed before it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def row(self, query: Query, params: Mapping[str, object]) -> Row | None:
+        """The statement's only row, or None. Raises as `raise_told` does."""
+        try:
+            found = self._connection.execute(_clause(query), params).mappings().first()
+        except DBAPIError as error:
+            raise_told(error)
+        return None if found is None else dict(found)
+
+    def rollback(self) -> None:
+        """Nothing of it happened; no statement may follow."""
+        self._connection.rollback()
+
+
+class LedgerPool:
+    """Connections to the ledger. Thread-safe; in a forked child it begins anew and leaves the parent's alone."""
+
+    def __init__(self, database: Engine | str) -> None:
+        """`database` is the application's own engine, or a libpq URL for an engine of ours (5 to 15 connections)."""
+        if isinstance(database, str):
+            database = _engine(database)
+        if not isinstance(database, Engine):
+            raise ConfigError(
+                f"a {type(database).__name__} is no database.", key="database", fix="Pass an Engine or a URL."
+            )
+        if database.dialect.name != "postgresql":
+            raise ConfigError(f"the ledger is in Postgres, not in {database.dialect.name}.", key="database.url")
+        self._engine = database
+        self._pid = os.getpid()
+
+    def rows(self, query: Query, params: Mapping[str, object]) -> list[Row]:
+        """Runs one repeatable statement, with no transaction left open. Raises as `raise_told` does."""
+        for left in reversed(range(RECONNECTS_MAX)):
+            try:
+                with self._connected("AUTOCOMMIT") as connection:
+                    return [dict(row) for row in connection.execute(_clause(query), params).mappings()]
+            except (DBAPIError, PoolTimeout) as error:
+                if not (left and isinstance(error, DBAPIError) and error.connection_invalidated):
+                    raise_told(error)
+        raise AssertionError("unreachable")
+
+    def row(self, query: Query, params: Mapping[str, object]) -> Row | None:
+        """The same for a statement that returns at most one row."""
+        found = self.rows(query, params)
+        assert len(found) <= 1, f"{query.name} returned {len(found)} rows"
+        return found[0] if found else None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Commits at the end of the block, rolls back when it raises. A lost COMMIT is `LedgerUnavailable`, too."""
+        try:
+            with self._connected("READ COMMITTED") as connection:
+                yield Transaction(connection)
+                connection.commit()
+        except (DBAPIError, PoolTimeout) as error:
+            raise_told(error)
+
+    def close(self) -> None:
+        """Closes what is idle; the pool can be used again."""
+        self._engine.dispose()
+
+    def _connected(self, isolation_level: str) -> Connection:
+        if self._pid != os.getpid():
+            self._engine.dispose(close=False)  # the sockets are the parent's
+            self._pid = os.getpid()
+        connection = self._engine.connect()
+        try:
+            return connection.execution_options(isolation_level=isolation_level)
+        except BaseException:
+            connection.close()
+            raise
+
+
+def raise_told(error: Exception) -> NoReturn:
+    """Raises what a database error means to the caller.
+
+    `NotAllowed` (tenant, role, or the run takes no action), `RunTakenOver`, `StepRace` (run the transaction again),
+    `LedgerUnavailable`, `ConfigError` (no ledger there), else a plain `CounterfoilError` with the SQLSTATE.
+    """
+    if isinstance(error, PoolTimeout):
+        raise LedgerUnavailable("no connection of the pool became free.", fix="Use a larger pool.") from None
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    told = _told(cause)
+    # Not from `error`: SQLAlchemy's text quotes the parameters.
+    raise told from (cause if isinstance(told, LedgerUnavailable) else None)
+
+
+def _told(cause: BaseException | None) -> CounterfoilError:
+    state = str(getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or "")
+    match state:
+        case "CF403":
+            return NotAllowed(f"{_primary(cause)}.", fix="A login gets a tenant by `counterfoil db grant`.")
+        case "CF404":
+            return NotFound(f"{_primary(cause)}.")
+        case "CF410":
+            return RunTakenOver(f"{_primary(cause)}.", fix="Stop here: the other handle goes on with it.")
+        case "40001" | "40P01":
+            return StepRace("another transaction decided this step at the same time.", fix="Run the transaction again.")
+        case "42501":
+            return NotAllowed(
+                "this login is not in the agents' role.",
+                fix="`counterfoil db grant LOGIN --as agent --tenant TENANT`.",
+            )
+        case "3F000" | "42883" | "42P01":
+            return ConfigError("this database has no ledger.", key="database.url", fix="Run `counterfoil db upgrade`.")
+    lost = isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) and not state
+    if lost or state[:2] in ("08", "28", "53", "55", "57", "3D"):
+        why = " ".join(str(cause).split())[:300]
+        return LedgerUnavailable(
+            f"the database cannot be used now: {why}.", fix="Is it running, and is [database] url right?"
+        )
+    return CounterfoilError(f"the ledger refused a statement (SQLSTATE {state or 'none'}, {type(cause).__name__}).")
+
+
+def _primary(cause: BaseException | None) -> str:
+    """The message of one of our own functions; they name logins and states only."""
+    diagnosis = getattr(cause, "diag", None)
+    return str(getattr(diagnosis, "message_primary", None) or "refused by the ledger")
+
+
+def _engine(url: str) -> Engine:
+    """libpq reads the URL itself, so that agents and workers may share one, sockets and several hosts included."""
+    address = url.replace("postgresql+psycopg://", "postgresql://", 1)
+
+    def connect() -> psycopg.Connection[object]:
+        try:
+            return psycopg.connect(address, connect_timeout=5, application_name="counterfoil-agent", options=_OPTIONS)
+        except psycopg.ProgrammingError:
+            problem = "the database URL cannot be read."
+        raise ConfigError(problem, key="database.url")  # outside the handler: libpq quotes the URL with its password
+
+    return create_engine("postgresql+psycopg://", creator=connect, hide_parameters=True, pool_use_lifo=True)
+
+
+@cache
+def _clause(query: Query) -> TextClause:
+    return text(query.text)

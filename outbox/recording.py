@@ -1,0 +1,176 @@
+"""Decides how a call becomes a row: lock the run, read it, ask the step rules, write; two statements, one transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from counterfoil.ledger.errors import CounterfoilError, LedgerUnavailable, StepConflict, StepRace
+from counterfoil.ledger.queries import load
+from counterfoil.ledger.states import SETTLED, State
+from counterfoil.outbox.intents import CheckedCall
+from counterfoil.outbox.memory import Memory
+from counterfoil.outbox.pool import LedgerPool, Row, Transaction
+from counterfoil.outbox.steps import (
+    ActionView,
+    Attach,
+    Blocked,
+    HandleView,
+    Limits,
+    ReadUnseen,
+    Record,
+    Refused,
+    RunView,
+    WantedCall,
+    decide,
+)
+
+RACES_MAX = 3
+"""Runs of a call's transaction after a lost connection or a race; a repeated one finds what the first recorded."""
+
+_SQL = load("counterfoil.ledger", "sql/agent.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCall:
+    """A checked call, what the step rules see of it, and what the handle's caller had when it arrived."""
+
+    checked: CheckedCall
+    wanted: WantedCall
+    seen: int
+    had: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """The recorded action that the call means. The memory expects its result."""
+
+    action_id: str
+    replayed: bool = False
+    """It had ended before this call."""
+    already_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Recorded results that come first."""
+
+    rows: tuple[Row, ...]
+
+
+Met = Meant | Blocked | Unseen
+
+
+class Recorder:
+    """Records calls of one handle. Thread-safe."""
+
+    def __init__(
+        self, pool: LedgerPool, memory: Memory, *, tenant: str, run: str, epoch: object, limits: Limits
+    ) -> None:
+        self._pool = pool
+        self._memory = memory
+        self._tenant = tenant
+        self._run = run
+        self._epoch = epoch
+        self._limits = limits
+
+    def met(self, call: PlacedCall, *, may_wait: bool) -> Met:
+        """What the call meets in the ledger; a new action is recorded. The call counts once, unless it `may_wait` and will.
+
+        Raises what the step rules refuse and what `raise_told` tells. After a race or a lost connection the transaction
+        is run again: whatever the first one recorded is then found by the rules.
+        """
+        for left in reversed(range(RACES_MAX)):
+            met: Met | None = None
+            try:
+                with self._pool.transaction() as transaction:
+                    met = self._decided(transaction, call, may_wait=may_wait)
+                    if isinstance(met, Meant):  # before another call can see the row
+                        self._memory.expect(met.action_id)
+                return met
+            except CounterfoilError as error:
+                if isinstance(met, Meant):
+                    self._memory.hand_out(met.action_id, settled=False)
+                if not left or not isinstance(error, StepRace | LedgerUnavailable):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _decided(self, transaction: Transaction, call: PlacedCall, *, may_wait: bool) -> Met:
+        key = {"tenant": self._tenant, "run": self._run, "epoch": self._epoch}
+        read = transaction.row(_SQL["lock_and_read"], key)
+        assert read is not None
+        rows = {str(row["action_id"]): row for row in _json(read["actions"])}
+        view = _view(read, rows)
+        handle = HandleView(seen=call.seen, had=call.had, due=self._memory.due(), limits=self._limits)
+        decision = decide(view, call.wanted, handle)
+        match decision:
+            case Refused():
+                raise decision.error
+            case Blocked():
+                if may_wait and decision.waits:
+                    transaction.rollback()
+                return decision
+            case ReadUnseen():
+                return Unseen(tuple(rows[action_id] for action_id in decision.action_ids))
+            case Attach():
+                self._add_ref(transaction, view, call, decision.action_id)
+                replayed = rows[decision.action_id]["state"] in SETTLED
+                return Meant(decision.action_id, replayed, decision.already_done)
+            case Record():
+                return self._recorded(transaction, call, decision)
+            case _:
+                assert_never(decision)
+
+    def _recorded(self, transaction: Transaction, call: PlacedCall, place: Record) -> Meant:
+        """Writes the new action, or finds the one that the ledger holds in its place."""
+        wanted = call.wanted
+        intent = call.checked.at(
+            place.step,
+            place.revision,
+            seq=place.seq,
+            supersedes=place.supersedes,
+            ref=wanted.ref,
+            repeat=wanted.repeat,
+        )
+        found = transaction.row(_SQL["propose"], intent.parameters())
+        if found is None:
+            raise StepRace("what held this call's place was moved on at the same time.", fix="Make the call again.")
+        action_id = str(found["action_id"])
+        if found["created"]:
+            return Meant(action_id)
+        if place.supersedes is not None:
+            transaction.rollback()  # the revision was not written, so the one before it stays
+        by_step = found["found_by"] == "step"  # enqueued by code just now, which takes no lock
+        if by_step and found["tool"] != wanted.tool:
+            raise StepConflict(f"step {place.step!r} of this run is recorded with tool {found['tool']!r}.")
+        return Meant(action_id, found["state"] in SETTLED, already_done=not by_step)
+
+    def _add_ref(self, transaction: Transaction, view: RunView, call: PlacedCall, action_id: str) -> None:
+        """The framework's name for this call now stands for the action, too; beyond the cap it is not remembered."""
+        ref = call.wanted.ref
+        known = [known for known, stands_for in view.refs if stands_for == action_id]
+        if ref is not None and ref not in known and len(known) < self._limits.refs_per_step_max:
+            params = {"tenant": self._tenant, "run": self._run, "ref": ref, "action_id": action_id}
+            transaction.row(_SQL["add_ref"], params)
+
+
+def _view(read: Row, rows: Mapping[str, Row]) -> RunView:
+    fields = ("action_id", "step", "seq", "revision", "tool", "effect", "target", "arguments_sha256", "once_key")
+    actions = (
+        ActionView(**{name: row[name] for name in fields}, state=State(str(row["state"])))  # type: ignore[arg-type]
+        for row in rows.values()
+    )
+    return RunView(
+        state=str(read["state"]),
+        calls_count=int(str(read["calls_count"])),
+        actions=tuple(actions),
+        refs=tuple((str(ref["ref"]), str(ref["action_id"])) for ref in _json(read["refs"])),
+    )
+
+
+def _json(value: object) -> list[Row]:
+    """A jsonb column, which some drivers give as text."""
+    found: list[Row] = json.loads(value) if isinstance(value, str) else value  # type: ignore[assignment]
+    return found

@@ -1,0 +1,189 @@
+"""Decides what an application holds in its hands: one object that records intents and tells what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from sqlalchemy import Engine
+
+from counterfoil.ledger.errors import NotFound
+from counterfoil.ledger.keys import ACTOR_CHARS_MAX, ActionId, check_id, is_action_id
+from counterfoil.ledger.queries import load
+from counterfoil.outbox import enqueue as by_transaction
+from counterfoil.outbox.handle import Run
+from counterfoil.outbox.intents import REASON_CHARS_MAX, DoorRules
+from counterfoil.outbox.pool import LedgerPool
+from counterfoil.outbox.results import Result, result_of
+from counterfoil.outbox.steps import Limits
+from counterfoil.outbox.waiting import Waiter, deadline
+from counterfoil.providers.registry import Registry
+
+if TYPE_CHECKING:
+    from counterfoil.settings import Settings
+
+_SQL = load("counterfoil.ledger", "sql/agent.sql")
+
+
+class Counterfoil:
+    """The agent's side of the ledger. Thread-safe; may be used on both sides of a fork. Make one for a process.
+
+    Nothing is connected before the first use. It needs a login in the agents' role.
+    """
+
+    def __init__(
+        self, database: Engine | str, *, settings: Settings | None = None, registry: Registry | None = None
+    ) -> None:
+        """`database` is the application's Engine, or a URL for a pool of our own.
+
+        The tools are `registry`'s, else those of the modules that `settings` names. Raises `ConfigError` and
+        `ToolDefinitionError`; reads no file and no environment.
+        """
+        self._pool = LedgerPool(database)
+        self._waiter = Waiter(self._pool)
+        self._registry = registry if registry is not None else Registry.load(settings.tools if settings else ())
+        self._rules = DoorRules() if settings is None else _rules(settings)
+        self._limits = Limits() if settings is None else _limits(settings)
+
+    @classmethod
+    def from_settings(cls, path: Path | str | None = None) -> Self:
+        """From `counterfoil.toml` (`path`, or what COUNTERFOIL_CONFIG names, or the one here) and COUNTERFOIL_*."""
+        from counterfoil.settings import Settings
+
+        settings = Settings.load(None if path is None else Path(path))
+        return cls(settings.database_url(), settings=settings)
+
+    def run(self, run: str, *, tenant: str, actor: str, seen: int = 0, deadline_s: float | None = None) -> Run:
+        """Opens the run, or opens it again and takes it over from every older handle.
+
+        `seen` is the last `seq` that the caller's transcript holds: with 0, recorded results come back and nothing runs
+        twice. `deadline_s` from the first opening on no attempt begins any more. Raises `ArgumentError` (an id),
+        `NotAllowed`, `LedgerUnavailable`.
+        """
+        return Run(
+            self._pool,
+            self._waiter,
+            self._registry,
+            run,
+            tenant=tenant,
+            actor=actor,
+            seen=seen,
+            deadline_s=deadline_s,
+            rules=self._rules,
+            limits=self._limits,
+        )
+
+    def enqueue(
+        self,
+        conn: by_transaction.SyncConnection,
+        tool: str,
+        arguments: str | bytes | Mapping[str, object],
+        *,
+        tenant: str,
+        run: str,
+        step: str,
+        actor: str,
+        not_before: datetime | None = None,
+    ) -> ActionId:
+        """Records the call on the caller's own transaction, by one statement, and never commits.
+
+        `conn` is a Session, a Connection or a psycopg Connection. The same (tenant, run, step) is the same action. Raises
+        `ConfigError` (no such tool), `ArgumentError`, `IntentConflict`, `StepConflict`, `StepRace` (run the transaction
+        again), `NotAllowed`, `LedgerUnavailable`.
+        """
+        return by_transaction.enqueue(
+            conn,
+            self._registry.get(tool),
+            arguments,
+            tenant=tenant,
+            run=run,
+            step=step,
+            actor=actor,
+            not_before=not_before,
+            rules=self._rules,
+        )
+
+    async def aenqueue(
+        self,
+        conn: by_transaction.AnyAsyncConnection,
+        tool: str,
+        arguments: str | bytes | Mapping[str, object],
+        *,
+        tenant: str,
+        run: str,
+        step: str,
+        actor: str,
+        not_before: datetime | None = None,
+    ) -> ActionId:
+        """`enqueue` on an AsyncSession, an AsyncConnection or a psycopg AsyncConnection."""
+        return await by_transaction.aenqueue(
+            conn,
+            self._registry.get(tool),
+            arguments,
+            tenant=tenant,
+            run=run,
+            step=step,
+            actor=actor,
+            not_before=not_before,
+            rules=self._rules,
+        )
+
+    def result(self, action_id: str, *, tenant: str | None = None, wait_s: float = 0) -> Result:
+        """What is known about the action, after waiting up to `wait_s` for its end. Never a new call.
+
+        With `tenant`, an action of another one is not found. Raises `NotFound`, `NotAllowed`, `LedgerUnavailable`.
+        """
+        if not is_action_id(action_id):
+            raise NotFound("that is no action id.", fix="An action id is `act_` and 26 letters or digits.")
+        row = self._waiter.until_answered(action_id, deadline(wait_s), tenant=tenant, for_person=True)
+        spec = self._registry.find(str(row["tool"]))
+        return result_of(row, argument_names=spec.arguments.names if spec is not None else ())
+
+    def schemas(self) -> list[dict[str, object]]:
+        """The tools as a model is shown them; names that carry identity are absent."""
+        return self._registry.schemas()
+
+    def cancel(self, action_id: str, reason: str, *, actor: str = "application") -> Result:
+        """Withdraws the action where nothing was sent; where something may have been, forbids another attempt.
+
+        The result tells which: `cancelled`, or still `pending` or `uncertain` until evidence decides. A settled action
+        stays as it is. Raises `NotFound`, `NotAllowed`, `ArgumentError`, `LedgerUnavailable`.
+        """
+        if not is_action_id(action_id):
+            raise NotFound("that is no action id.", fix="An action id is `act_` and 26 letters or digits.")
+        params = {
+            "action_id": action_id,
+            "by": check_id(actor, "actor", ACTOR_CHARS_MAX),
+            "reason": check_id(reason, "reason", REASON_CHARS_MAX),
+        }
+        row = self._pool.row(_SQL["request_cancel"], params)
+        if row is None or row["state"] is None:
+            raise NotFound(f"there is no action {action_id}.")
+        return self.result(action_id)
+
+    def close(self) -> None:
+        """Closes idle connections; the object can be used again."""
+        self._pool.close()
+
+
+def _rules(settings: Settings) -> DoorRules:
+    return DoorRules(
+        arguments_bytes_max=settings.limits.arguments_bytes_max,
+        audiences_always=frozenset(settings.approval.audiences_always),
+        approval_tools=frozenset(name for name, tool in settings.tool.items() if tool.approval == "always"),
+        approval_above_minor={
+            name: tool.approval_above_minor
+            for name, tool in settings.tool.items()
+            if tool.approval_above_minor is not None
+        },
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        calls_max=settings.limits.calls_per_run_max,
+        actions_max=settings.limits.actions_per_run_max,
+        refs_per_step_max=settings.limits.refs_per_step_max,
+    )

@@ -1,0 +1,338 @@
+"""The step rules, one table: which recorded action a call means, or that it is a new one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from counterfoil.ledger.errors import NotAllowed, StepConflict
+from counterfoil.ledger.states import SETTLED, State
+from counterfoil.outbox.results import NextStep
+from counterfoil.outbox.steps import (
+    ActionView,
+    Attach,
+    Blocked,
+    Decision,
+    HandleView,
+    Limits,
+    ReadUnseen,
+    Record,
+    Refused,
+    RunView,
+    WantedCall,
+    decide,
+)
+from counterfoil.providers.contract import ToolClass
+
+S = State
+
+
+def row(
+    number: int,
+    state: State = S.SUCCEEDED,
+    *,
+    tool: str = "refund",
+    target: str = "o1",
+    step: str | None = None,
+    sha: str = "same",
+    seq: int | None = 0,
+    revision: int = 1,
+    once: str | None = None,
+) -> ActionView:
+    """Action `a<number>`; its effect is its tool's name up to an underscore, so `refund_fast` has effect `refund`."""
+    return ActionView(
+        action_id=f"a{number}",
+        step=step or str(number),
+        seq=number if seq == 0 else seq,
+        revision=revision,
+        tool=tool,
+        effect=tool.partition("_")[0],
+        target=target,
+        state=state,
+        arguments_sha256=sha,
+        once_key=once,
+    )
+
+
+def wanted(
+    tool: str = "refund",
+    *,
+    target: str = "o1",
+    cls: ToolClass = ToolClass.COMPENSATABLE,
+    sha: str = "same",
+    once: str | None = None,
+    step: str | None = None,
+    ref: str | None = None,
+    repeat: str | None = None,
+) -> WantedCall:
+    return WantedCall(
+        tool=tool,
+        effect=tool.partition("_")[0],
+        target=target,
+        cls=cls,
+        arguments_sha256=sha,
+        once_key=once,
+        step=step,
+        ref=ref,
+        repeat=repeat,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    rows: tuple[ActionView, ...]
+    call: WantedCall
+    decision: Decision
+    handle: HandleView = field(default=HandleView(seen=99))
+    refs: tuple[tuple[str, str], ...] = ()
+    calls_count: int = 1
+
+
+LOST = HandleView(seen=0)
+WAIT, PERSON = NextStep.WAIT, NextStep.PERSON
+
+CASES = [
+    # 0
+    Case("0: calls used up", (), wanted(), Blocked(NextStep.LIMIT_REACHED), calls_count=1001),
+    Case("0: the last call is allowed", (), wanted(), Record(1, 1, 1), calls_count=1000),
+    # 1
+    Case("1: a recorded label that succeeded", (row(1, step="fee"),), wanted(step="fee", sha="other"), Attach("a1")),
+    Case("1: a recorded label under way", (row(1, S.UNCERTAIN, step="fee"),), wanted(step="fee"), Attach("a1")),
+    Case(
+        "1: a label whose action was taken back is done",
+        (row(1, S.COMPENSATED, step="fee"),),
+        wanted(step="fee", sha="other"),
+        Attach("a1"),
+    ),
+    Case(
+        "1: failed, same arguments: that failure",
+        (row(1, S.PERMANENT_FAILURE, step="fee"),),
+        wanted(step="fee"),
+        Attach("a1"),
+    ),
+    Case(
+        "1: failed, other arguments: a new revision",
+        (row(1, S.PERMANENT_FAILURE, step="fee"),),
+        wanted(step="fee", sha="other"),
+        Record("fee", 2, 2, supersedes="a1"),
+    ),
+    Case(
+        "1: a new revision needs no reading of the one it corrects",
+        (row(1, S.NOT_EXECUTED, step="fee"),),
+        wanted(step="fee", sha="other"),
+        Record("fee", 2, 2, supersedes="a1"),
+        handle=LOST,
+    ),
+    Case(
+        "1: stale, same arguments: a new revision",
+        (row(1, S.STALE, step="fee", revision=3),),
+        wanted(step="fee"),
+        Record("fee", 4, 2, supersedes="a1"),
+    ),
+    Case(
+        "1: in a person's hands, other arguments: never revised",
+        (row(1, S.OPERATOR_REVIEW, step="fee"),),
+        wanted(step="fee", sha="other"),
+        Attach("a1"),
+    ),
+    Case(
+        "1: a new label while the last step is open",
+        (row(1, S.READY, step="a"),),
+        wanted(step="b"),
+        Blocked(WAIT, "a1"),
+    ),
+    Case(
+        "1: a new label while the last step waits for a person",
+        (row(1, S.AWAITING_APPROVAL, step="a"),),
+        wanted(step="b", cls=ToolClass.REVERSIBLE),
+        Blocked(PERSON, "a1"),
+    ),
+    Case("1: two labels, identical arguments: two actions", (row(1, step="a"),), wanted(step="b"), Record("b", 1, 2)),
+    Case(
+        "1: a label is never taken for a lost result",
+        (row(1, step="a"),),
+        wanted(step="b"),
+        ReadUnseen(("a1",)),
+        handle=LOST,
+    ),
+    # 2
+    Case(
+        "2: the reference's action, not the newest same call",
+        (row(1), row(2)),
+        wanted(ref="r1"),
+        Attach("a1"),
+        handle=LOST,
+        refs=(("r1", "a1"), ("r2", "a2")),
+    ),
+    Case(
+        "2: the reference again in a later turn is another call",
+        (row(1),),
+        wanted(ref="r1"),
+        Record(2, 1, 2),
+        refs=(("r1", "a1"),),
+    ),
+    Case(
+        "2: a reference that the adapter never reuses",
+        (row(1),),
+        wanted(ref="r1", sha="other"),
+        Attach("a1"),
+        handle=HandleView(seen=99, refs_unique=True),
+        refs=(("r1", "a1"),),
+    ),
+    Case(
+        "2: the same reference for another target is another call",
+        (row(1),),
+        wanted(ref="r1", target="o2"),
+        Record(2, 1, 2),
+        handle=HandleView(seen=99, refs_unique=True),
+        refs=(("r1", "a1"),),
+    ),
+    # 3
+    Case("3: reworded while uncertain: that action", (row(1, S.UNCERTAIN),), wanted(sha="other"), Attach("a1")),
+    Case("3: repeated while it waits for approval", (row(1, S.AWAITING_APPROVAL),), wanted(), Attach("a1")),
+    Case("3: other target: never that action", (row(1, S.UNCERTAIN),), wanted(target="o2"), Blocked(WAIT, "a1")),
+    Case("3: another tool, same effect and target", (row(1, S.READY),), wanted("refund_fast"), Blocked(WAIT, "a1")),
+    Case(
+        "3: another tool to the same effect is held back before approval, too",
+        (row(1, S.AWAITING_APPROVAL),),
+        wanted("refund_fast", cls=ToolClass.REVERSIBLE),
+        Blocked(PERSON, "a1"),
+    ),
+    Case(
+        "3: a label never joins the same call of another step",
+        (row(1, S.AWAITING_APPROVAL, step="a"), row(2, tool="note", step="b")),
+        wanted(step="c", cls=ToolClass.REVERSIBLE),
+        Blocked(PERSON, "a1"),
+    ),
+    # 4
+    Case("4: a lost result, replayed", (row(1),), wanted(sha="other"), Attach("a1"), handle=LOST),
+    Case("4: two lost results, the older first", (row(1), row(2)), wanted(), Attach("a1"), handle=LOST),
+    Case("4: then the other", (row(1), row(2)), wanted(), Attach("a2"), handle=HandleView(had={"a1"})),
+    Case("4: in any order", (row(1, tool="note"), row(2)), wanted(), Attach("a2"), handle=LOST),
+    Case("4: a lost failure is told, too", (row(1, S.PERMANENT_FAILURE),), wanted(), Attach("a1"), handle=LOST),
+    Case("4: had, so this is another one", (row(1),), wanted(), Record(2, 1, 2), handle=HandleView(had={"a1"})),
+    Case("4: what code enqueued counts", (row(1, step="x", seq=None),), wanted(), Attach("a1"), handle=LOST),
+    # 5
+    Case(
+        "5: other results unseen, all of them",
+        (row(1, tool="note"), row(2, S.STALE, tool="mail"), row(3, tool="seen")),
+        wanted(),
+        ReadUnseen(("a1", "a2")),
+        handle=HandleView(had={"a3"}),
+    ),
+    Case(
+        "5: a parallel call's result is not a lost one",
+        (row(1, tool="note"),),
+        wanted(),
+        Record(2, 1, 2),
+        handle=HandleView(due={"a1"}),
+    ),
+    Case(
+        "5: `seen` covers the transcript",
+        (row(1, tool="note"), row(2, tool="mail")),
+        wanted(),
+        ReadUnseen(("a2",)),
+        handle=HandleView(seen=1),
+    ),
+    # 6
+    Case("6: done once", (row(1, once="k"),), wanted(once="k"), Attach("a1", already_done=True)),
+    Case(
+        "6: under way once, on another target",
+        (row(1, S.EXECUTING, target="o2", once="k"),),
+        wanted(once="k"),
+        Attach("a1", already_done=True),
+    ),
+    Case("6: failed, so it may happen", (row(1, S.PERMANENT_FAILURE, once="k"),), wanted(once="k"), Record(2, 1, 2)),
+    Case("6: taken back, so it may happen", (row(1, S.COMPENSATED, once="k"),), wanted(once="k"), Record(2, 1, 2)),
+    Case("6: again with a reason", (row(1, once="k"),), wanted(once="k", repeat="lost"), Record(2, 1, 2)),
+    Case(
+        "6: a new label, too",
+        (row(1, step="a", once="k"),),
+        wanted(once="k", step="b"),
+        Attach("a1", already_done=True),
+    ),
+    # 8
+    *(
+        Case(
+            f"8: {state} holds back everything",
+            (row(1, state, tool="note"),),
+            wanted(cls=ToolClass.REVERSIBLE),
+            Blocked(step, "a1"),
+        )
+        for state, step in [
+            (S.READY, WAIT),
+            (S.EXECUTING, WAIT),
+            (S.RETRYABLE_FAILURE, WAIT),
+            (S.UNCERTAIN, WAIT),
+            (S.RECONCILING, WAIT),
+            (S.OPERATOR_REVIEW, PERSON),
+        ]
+    ),
+    *(
+        Case(f"8: awaiting approval and {cls}", (row(1, S.AWAITING_APPROVAL, tool="note"),), wanted(cls=cls), decision)
+        for cls, decision in [
+            (ToolClass.REVERSIBLE, Record(2, 1, 2)),
+            (ToolClass.COMPENSATABLE, Blocked(PERSON, "a1")),
+            (ToolClass.IRREVERSIBLE, Blocked(PERSON, "a1")),
+        ]
+    ),
+    Case(
+        "8: a revision waits for the others",
+        (row(1, S.PERMANENT_FAILURE, step="fee"), row(2, S.EXECUTING, tool="note")),
+        wanted(step="fee", sha="other"),
+        Blocked(WAIT, "a2"),
+    ),
+    # 9
+    Case("9: the first step", (), wanted(), Record(1, 1, 1)),
+    Case("9: the next number, labels apart", (row(1), row(2, step="fee")), wanted(), Record(2, 1, 3)),
+    Case("9: a corrected call without a label", (row(1, S.PERMANENT_FAILURE),), wanted(sha="other"), Record(2, 1, 2)),
+    Case("9: what code enqueued takes no number", (row(1, step="x", seq=None),), wanted(target="o2"), Record(1, 1, 1)),
+    Case(
+        "9: superseded revisions count against the cap",
+        (row(1, step="fee", revision=3),),
+        wanted(target="o2"),
+        Blocked(NextStep.LIMIT_REACHED),
+        handle=HandleView(seen=99, limits=Limits(actions_max=3)),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_first_matching_rule_decides(case: Case) -> None:
+    """Each rule decides the calls it is about, and leaves the others to the rules after it."""
+    view = RunView(state="open", calls_count=case.calls_count, actions=case.rows, refs=case.refs)
+    assert decide(view, case.call, case.handle) == case.decision
+
+
+@pytest.mark.parametrize("state", ["closed", "unwinding", "unwind_blocked", "unwound"])
+def test_run_that_is_not_open_takes_no_call(state: str) -> None:
+    """Rule 0 is before everything, a recorded label included."""
+    decision = decide(RunView(state=state, calls_count=1, actions=(row(1, step="fee"),)), wanted(step="fee"), LOST)
+    assert isinstance(decision, Refused)
+    assert isinstance(decision.error, NotAllowed)
+
+
+def test_label_with_another_tool_is_a_conflict() -> None:
+    """A label means one tool for ever, even when the recorded action did nothing."""
+    view = RunView(state="open", calls_count=1, actions=(row(1, S.PERMANENT_FAILURE, step="fee"),))
+    decision = decide(view, wanted("note", step="fee"), LOST)
+    assert isinstance(decision, Refused)
+    assert isinstance(decision.error, StepConflict)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_same_unlabelled_call_is_never_recorded_twice_by_a_caller_that_lost_its_results(state: State) -> None:
+    """Whatever the state of the first, a caller that begins again meets it before anything new is recorded."""
+    view = RunView(state="open", calls_count=1, actions=(row(1, state),))
+    assert decide(view, wanted(sha="reworded", ref="new"), LOST) == Attach("a1")
+
+
+@pytest.mark.parametrize("state", sorted(SETTLED))
+def test_two_labels_are_two_actions_whatever_became_of_the_first(state: State) -> None:
+    """Two refunds of 5.00 that code names differently are two, with identical arguments."""
+    view = RunView(state="open", calls_count=1, actions=(row(1, state, step="a"),))
+    call = wanted(step="b")
+    assert decide(view, call, HandleView(had={"a1"})) == Record("b", 1, 2)
+    assert decide(view, replace(call, ref="r"), HandleView(had={"a1"})) == Record("b", 1, 2)
