@@ -280,6 +280,18 @@ def test_read_timeout_while_handling_a_refused_connection_is_uncertain() -> None
         assert isinstance(classify_exception(failure(lambda: try_elsewhere(port))), Uncertain)
 
 
+def test_a_bug_while_handling_a_refused_connection_is_uncertain() -> None:
+    """The refused connection explains itself only: what the handler did before it failed is not known."""
+
+    def fall_back() -> None:
+        try:
+            post(f"http://127.0.0.1:{closed_port()}/")()
+        except requests.ConnectionError:
+            raise ValueError("no second host") from None
+
+    assert isinstance(classify_exception(failure(fall_back)), Uncertain)
+
+
 @pytest.mark.parametrize(
     "exc", [ValueError("x"), AttributeError("x"), MemoryError(), ConnectionResetError(), OSError()]
 )
