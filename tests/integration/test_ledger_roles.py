@@ -1,0 +1,442 @@
+"""Who may do what: every role, table and verb; every function; every move; and no way from one tenant to another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from counterfoil.ledger.states import ARROWS, State
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Rows
+
+ROLES = ("agent", "worker", "operator", "reader")
+
+# S select, s some columns of it, I insert, U update, u some columns of it, D delete, T truncate, . nothing
+MATRIX = """
+table             agent  worker  operator  reader
+principal         .      .       .         .
+run               S      Su      S         S
+action            S      Su      Su        s
+step_ref          S      .       .         .
+attempt           S      SIu     S         s
+attempt_default   .      .       .         .
+attempt_MONTH     .      .       .         .
+history           S      S       S         s
+history_default   .      .       .         .
+history_MONTH     .      .       .         .
+outbox            .      SIu     S         S
+worker_heartbeat  .      SIUD    S         S
+schema_version    .      .       .         .
+actions           S      S       S         S
+open_work         S      S       S         S
+"""
+
+UPDATABLE = {
+    ("worker", "run"): "state updated_at",
+    ("worker", "action"): "state fence ready_at lease_until quiet_from first_sent_at last_sent_at attempt_count"
+    " not_sent_count in_doubt no_resend absent_count last_absent_at uncertain_since lookup_count next_lookup_at key"
+    " key_version receipt result last_error_code last_error_field changed_by change_reason change_evidence",
+    ("worker", "attempt"): "finished_at outcome code evidence receipt result",
+    ("worker", "outbox"): "not_before publish_count",
+    ("worker", "worker_heartbeat"): "worker queues started_at seen_at last_claim_at",
+    ("operator", "action"): "state approval_id ready_at lease_until fence no_resend in_doubt receipt last_error_code"
+    " uncertain_since next_lookup_at changed_by change_reason change_evidence",
+}
+
+HIDDEN_FROM_READERS = {
+    "action": "arguments arguments_sha256 arguments_codec compensation receipt result once_key repeat_reason key key_version"
+    " fence edited_from expected_resource_version approval_id once_held last_absent_at last_error_field changed_by"
+    " change_reason change_evidence",
+    "attempt": "evidence receipt result",
+    "history": "evidence approval_id",
+}
+
+FUNCTIONS = """
+function        agent  worker  operator  reader
+now             x      x       x         x
+my_tenants      x      x       x         x
+arrows          x      x       x         .
+open_run        x      .       .         .
+lock_and_read   x      .       .         .
+propose         x      .       .         .
+add_ref         x      .       .         .
+look_now        x      .       x         .
+close_run       x      .       x         .
+request_cancel  x      x       x         .
+request_unwind  x      .       x         .
+propose_undo    .      x       .         .
+make_partitions .      x       .         .
+check_principal .      .       .         .
+action_id_of    .      .       .         .
+once_taken_by   .      .       .         .
+action_guard    .      .       .         .
+action_follow   .      .       .         .
+refuse_change   .      .       .         .
+"""
+
+DECIDED_BY_A_PERSON = {("awaiting_approval", "ready")} | {
+    ("operator_review", target.value) for target in ARROWS[State.OPERATOR_REVIEW]
+}
+
+MOVE = """
+UPDATE counterfoil.action
+SET state = %(to)s, fence = gen_random_uuid(), ready_at = counterfoil.now(), uncertain_since = counterfoil.now(),
+    lease_until = CASE WHEN %(to)s IN ('executing', 'reconciling') THEN counterfoil.now() + interval '1 minute' END,
+    next_lookup_at = counterfoil.now(), receipt = coalesce(receipt, 'pi_1'), changed_by = 'someone'
+WHERE action_id = %(id)s
+"""
+
+
+@pytest.fixture
+def rows(shared_rows: Rows) -> Rows:
+    """One database for the module: every test here looks at rows of its own."""
+    return shared_rows
+
+
+@pytest.fixture(scope="module")
+def logins(shared_rows: Rows) -> dict[str, psycopg.Connection[Any]]:
+    """A connection for each role; agent acts for acme and globex, agent2 for globex alone."""
+    return {role: shared_rows.connect(role) for role in (*ROLES, "agent2")}
+
+
+def table(text: str) -> dict[str, dict[str, str]]:
+    """The rows of a table written above, by their first cell; each with its cells by column name."""
+    head, *lines = (line.split() for line in text.strip().splitlines())
+    return {name: dict(zip(head[1:], cells, strict=True)) for name, *cells in lines}
+
+
+def sqlstate(connection: psycopg.Connection[Any], query: str | sql.Composed, params: Any = None) -> str | None:
+    """None when the statement is accepted (and undone), else the SQLSTATE of its refusal."""
+    try:
+        with connection.transaction(force_rollback=True):
+            connection.execute(query.encode() if isinstance(query, str) else query, params)
+    except psycopg.Error as error:
+        return error.sqlstate
+    return None
+
+
+def columns_of(rows: Rows, name: str) -> list[str]:
+    found = rows.all(
+        "SELECT attname FROM pg_attribute WHERE attrelid = ('counterfoil.' || %s)::regclass AND attnum > 0"
+        " AND NOT attisdropped ORDER BY attnum",
+        name,
+    )
+    return [row["attname"] for row in found]
+
+
+def may(connection: psycopg.Connection[Any], statement: str, name: str, column: str = "") -> bool:
+    """Whether Postgres would run the statement for this login; EXPLAIN checks rights and runs nothing."""
+    query = sql.SQL(statement).format(table=sql.Identifier("counterfoil", name), column=sql.Identifier(column))  # type: ignore[arg-type]
+    answer = sqlstate(connection, query)
+    assert answer in (None, "42501", "428C9"), (statement, name, column, answer)  # 428C9: an identity column
+    return answer != "42501"
+
+
+def cell(some: list[bool], letter: str) -> str:
+    return letter.upper() if some and all(some) else letter.lower() if any(some) else ""
+
+
+def test_every_table_and_verb(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
+    """Each role has exactly the rights of the matrix on each relation of the schema, found out by trying."""
+    relations = [
+        row["relname"]
+        for row in rows.all(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'counterfoil'::regnamespace AND relkind IN ('r', 'p', 'v')"
+        )
+    ]
+    found: dict[str, dict[str, str]] = {}
+    updatable: dict[tuple[str, str], str] = {}
+    for name in relations:
+        columns = columns_of(rows, name)
+        is_table = name not in ("actions", "open_work")
+        row: dict[str, str] = {}
+        for role in ROLES:
+            login = logins[role]
+            selects = [may(login, "EXPLAIN SELECT {column} FROM {table}", name, column) for column in columns]
+            text = cell(selects, "S")
+            if is_table:
+                text += "I" * may(login, "EXPLAIN INSERT INTO {table} DEFAULT VALUES", name)
+                updates = [may(login, "EXPLAIN UPDATE {table} SET {column} = DEFAULT", name, c) for c in columns]
+                text += cell(updates, "U")
+                text += "D" * may(login, "EXPLAIN DELETE FROM {table}", name)
+                truncate = sql.SQL("TRUNCATE {}").format(sql.Identifier("counterfoil", name))
+                text += "T" * (sqlstate(login, truncate) != "42501")
+                if any(updates):
+                    updatable[role, name] = " ".join(c for c, yes in zip(columns, updates, strict=True) if yes)
+            row[role] = text or "."
+        key = name if not name[-6:].isdigit() else f"{name[:-6]}MONTH"
+        assert found.setdefault(key, row) == row
+    assert found == table(MATRIX)
+    assert {k: set(v.split()) for k, v in updatable.items()} == {k: set(v.split()) for k, v in UPDATABLE.items()}
+
+
+def test_readers_see_what_happened_not_what_was_said(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
+    """A reader is refused each column that holds arguments, compensation, receipt, result, key or evidence."""
+    for name, hidden in HIDDEN_FROM_READERS.items():
+        for column in columns_of(rows, name):
+            refused = not may(logins["reader"], "EXPLAIN SELECT {column} FROM {table}", name, column)
+            assert refused == (column in hidden.split()), (name, column)
+
+
+def test_every_function(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
+    """Each role may execute exactly the functions of the table; those that write run with a fixed search_path."""
+    functions = rows.all(
+        "SELECT oid, proname, prosecdef, proconfig FROM pg_proc WHERE pronamespace = 'counterfoil'::regnamespace"
+    )
+    assert len(functions) == len({row["proname"] for row in functions}), (
+        "a second function of a name would escape this test"
+    )
+    found = {
+        row["proname"]: {
+            role: "x"
+            if rows.one(
+                "SELECT has_function_privilege(%s, %s::oid, 'EXECUTE') AS may", logins[role].info.user, row["oid"]
+            )["may"]
+            else "."
+            for role in ROLES
+        }
+        for row in functions
+    }
+    assert found == table(FUNCTIONS)
+    for row in functions:
+        if row["prosecdef"]:
+            assert row["proconfig"] == ["search_path=pg_catalog, pg_temp"], row["proname"]
+
+
+def test_public_has_nothing(rows: Rows) -> None:
+    """No relation, column, function or the schema itself is open to PUBLIC, nor will a later function be."""
+    for query in (
+        "SELECT relname AS name, relacl AS acl FROM pg_class WHERE relnamespace = 'counterfoil'::regnamespace",
+        "SELECT proname AS name, coalesce(proacl, acldefault('f', proowner)) AS acl FROM pg_proc"
+        " WHERE pronamespace = 'counterfoil'::regnamespace",
+        "SELECT nspname AS name, nspacl AS acl FROM pg_namespace WHERE nspname = 'counterfoil'",
+        "SELECT attname AS name, attacl AS acl FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid"
+        " WHERE c.relnamespace = 'counterfoil'::regnamespace",
+    ):
+        assert rows.all(f"SELECT name FROM ({query}) AS x, aclexplode(acl) AS a WHERE a.grantee = 0") == []
+    with rows.owner.transaction(force_rollback=True):
+        rows.owner.execute("SET LOCAL ROLE counterfoil_owner")
+        rows.owner.execute("CREATE FUNCTION counterfoil.later() RETURNS integer LANGUAGE sql AS 'SELECT 1'")
+        assert not rows.one("SELECT has_function_privilege('public', 'counterfoil.later()', 'EXECUTE') AS may")["may"]
+
+
+def test_every_move_and_role(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
+    """Decisions are the operator's, every other move the worker's; both may withdraw a row or call it uncertain."""
+    for source, targets in ARROWS.items():
+        for target in targets:
+            action_id = rows.build(source)
+            answer = {role: sqlstate(logins[role], MOVE, {"to": target, "id": action_id}) for role in ROLES}
+            decision = (source, target) in DECIDED_BY_A_PERSON
+            safe = target in (State.CANCELLED, State.UNCERTAIN)
+            assert answer == {
+                "agent": "42501",
+                "reader": "42501",
+                "worker": "CF403" if decision else None,
+                "operator": None if decision or safe else "CF403",
+            }, (source, target)
+
+
+def test_operator_never_claims(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
+    """No statement of an operator reaches executing, and none of a worker leaves operator_review."""
+    for state in set(State) - {State.EXECUTING}:
+        expected = "CF403" if State.EXECUTING in ARROWS[state] else "CF409"
+        assert sqlstate(logins["operator"], MOVE, {"to": "executing", "id": rows.build(state)}) == expected, state
+    review = rows.build("operator_review", in_doubt=True)
+    for target in set(State) - {State.OPERATOR_REVIEW}:
+        assert sqlstate(logins["worker"], MOVE, {"to": target, "id": review}) in ("CF403", "CF409"), target
+
+
+def test_history_names_the_login_that_moved(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
+    """`db_role` is the session's login, also through a definer function and whatever the statement claims."""
+    action_id = rows.propose(run="named")["action_id"]
+    logins["agent"].execute("SELECT counterfoil.request_cancel(%s, 'worker', 'no longer needed')", (action_id,))
+    found = rows.all(
+        "SELECT db_role, changed_by, reason FROM counterfoil.history WHERE action_id = %s ORDER BY history_id",
+        action_id,
+    )
+    assert [row["db_role"] for row in found] == [logins["agent"].info.user] * 2
+    assert (found[1]["changed_by"], found[1]["reason"]) == ("worker", "no longer needed")
+
+
+def test_worker_cannot_make_an_undo_up(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
+    """A worker records only the recorded counter-action of a succeeded action whose run unwinds, once."""
+    undo = """SELECT counterfoil.propose_undo(%s, %s, 'w', 1, 'compensatable', 'refund', '1182', 'stripe', 'cf-stripe', '{}',
+              encode(sha256('{}'), 'hex'), '{}', NULL, NULL) AS created"""
+
+    def created(parent: str, letter: str) -> bool:
+        row = logins["worker"].execute(undo.encode(), ("act_" + letter * 26, parent)).fetchone()
+        assert row is not None
+        return bool(row["created"])
+
+    succeeded = rows.build("succeeded", run="undone")
+    assert not created(succeeded, "c"), "its run does not unwind"
+    rows.owner.execute("UPDATE counterfoil.run SET state = 'unwinding' WHERE run = 'undone'")
+    assert not created(rows.build("uncertain", run="undone"), "c")
+    assert not created(rows.build("succeeded", run="undone", compensation=None), "c")
+    assert not created("act_" + "z" * 26, "c")
+    assert created(succeeded, "c")
+    assert not created(succeeded, "c")
+    assert not created(succeeded, "d"), "one live undo a step"
+    row = rows.read("act_" + "c" * 26)
+    assert (row["tool"], row["phase"], row["state"], row["tenant"]) == ("stripe_refund", "undo", "ready", "acme")
+
+
+TENANT_TABLES = ("run", "action", "step_ref", "attempt", "history", "actions")
+
+
+def tenants_seen(connection: psycopg.Connection[Any], name: str) -> set[str]:
+    found = connection.execute(f"SELECT DISTINCT tenant FROM counterfoil.{name}".encode()).fetchall()
+    return {row["tenant"] for row in found}
+
+
+@pytest.fixture(scope="module")
+def acme(shared_rows: Rows) -> dict[str, str]:
+    """Rows of both tenants in every table, and the ids of acme's, by state."""
+    for tenant in ("acme", "globex"):
+        shared_rows.propose(tenant=tenant, run="both", ref=f"ref-{tenant}")
+        shared_rows.build("executing", tenant=tenant, run="both")
+    states = ("awaiting_approval", "ready", "executing", "uncertain", "permanent_failure")
+    return {state: shared_rows.build(state, tenant="acme", run="secret", step=f"known-{state}") for state in states}
+
+
+@pytest.mark.case("J1")
+def test_tenants_do_not_see_each_other(
+    rows: Rows, logins: dict[str, psycopg.Connection[Any]], acme: dict[str, str]
+) -> None:
+    """The same run and step of two tenants are two rows, and a login sees its own tenants' rows only."""
+    both = {tenant: rows.propose(tenant=tenant, run="same", step="same") for tenant in ("acme", "globex")}
+    assert all(row["created"] for row in both.values())
+    assert both["acme"]["action_id"] != both["globex"]["action_id"]
+    for name in TENANT_TABLES:
+        assert tenants_seen(logins["agent2"], name) == {"globex"}, name
+        assert tenants_seen(logins["agent"], name) == {"acme", "globex"}, name
+    assert sum(row["actions"] for row in logins["agent2"].execute("SELECT * FROM counterfoil.open_work")) < sum(
+        row["actions"] for row in logins["agent"].execute("SELECT * FROM counterfoil.open_work")
+    )
+
+
+@pytest.mark.case("J1")
+def test_identity_is_not_a_joined_string(rows: Rows) -> None:
+    """("a:b", "c") and ("a", "b:c") are two identities, for the database too."""
+    pairs = [rows.propose(run=run, step=step) for run, step in (("a:b", "c"), ("a", "b:c"), ('a","b', "c"))]
+    assert all(row["created"] for row in pairs)
+    assert len({row["action_id"] for row in pairs}) == 3
+
+
+def test_no_setting_widens_a_login(
+    rows: Rows, logins: dict[str, psycopg.Connection[Any]], acme: dict[str, str]
+) -> None:
+    """Custom settings, row_security, search_path with look-alike tables, and SET ROLE leave a login with its tenants."""
+    with rows.connect("agent2") as connection:
+        for name in ("counterfoil.tenant", "app.tenant_id", "request.jwt.claims", "counterfoil.principal"):
+            connection.execute("SELECT set_config(%s, 'acme', false)", (name,))
+        connection.execute("CREATE TEMP TABLE principal (role_name text, tenant_id text)")
+        connection.execute("INSERT INTO principal VALUES (session_user, '*')")
+        connection.execute(
+            "CREATE FUNCTION pg_temp.my_tenants() RETURNS text[] LANGUAGE sql AS $$ SELECT '{*}'::text[] $$"
+        )
+        connection.execute("SET search_path = pg_temp, counterfoil")
+        for name in TENANT_TABLES:
+            assert tenants_seen(connection, name) == {"globex"}, name
+        assert sqlstate(connection, "SELECT counterfoil.open_run('acme', 'r', 'mallory')") == "CF403"
+        connection.execute("SET row_security = off")
+        assert sqlstate(connection, "SELECT FROM counterfoil.action") == "42501"
+    for group in ("owner", "worker", "operator", "reader"):
+        assert sqlstate(logins["agent2"], f"SET ROLE counterfoil_{group}") == "42501"
+    for role in (logins["agent"].info.user, rows.owner.info.user):
+        assert sqlstate(logins["agent2"], f"SET ROLE {role}") == "42501"
+        assert sqlstate(logins["agent2"], f"SET SESSION AUTHORIZATION {role}") == "42501"
+    assert sqlstate(logins["agent2"], "SET session_replication_role = replica") == "42501"
+    with rows.connect("agent2") as connection:  # a right that its own group gives is not a tenant
+        connection.execute("SET ROLE counterfoil_agent")
+        assert tenants_seen(connection, "action") == {"globex"}
+
+
+def test_one_tenant_cannot_touch_another(
+    rows: Rows, logins: dict[str, psycopg.Connection[Any]], acme: dict[str, str]
+) -> None:
+    """Every door that an agent has is closed for another tenant's run, id or step, and a guess tells nothing."""
+    agent2 = logins["agent2"]
+    before = {state: rows.read(action_id) for state, action_id in acme.items()}
+    unknown = "act_" + "y" * 26
+    assert sqlstate(agent2, "SELECT counterfoil.open_run('acme', 'secret', 'mallory')") == "CF403"
+    assert sqlstate(agent2, "SELECT counterfoil.lock_and_read('acme', 'secret', 0)") == "CF403"
+    assert sqlstate(agent2, "SELECT counterfoil.lock_and_read('acme', 'unheard of', 0)") == "CF403"
+    assert sqlstate(agent2, "SELECT counterfoil.close_run('acme', 'secret')") == "CF403"
+    assert sqlstate(agent2, "SELECT counterfoil.request_unwind('acme', 'secret', 'x')") == "CF403"
+    assert sqlstate(agent2, "SELECT counterfoil.add_ref('acme', 'secret', 'ref', %s)", (acme["ready"],)) == "CF403"
+    for action_id in (*acme.values(), unknown):
+        assert sqlstate(agent2, "SELECT counterfoil.look_now(%s)", (action_id,)) == "CF403"
+        row = agent2.execute("SELECT counterfoil.request_cancel(%s, 'm', 'x') AS state", (action_id,)).fetchone()
+        assert row == {"state": None}
+        agent2.execute("SELECT counterfoil.add_ref('globex', 'both', 'stolen', %s)", (action_id,))
+    assert rows.all("SELECT FROM counterfoil.step_ref WHERE ref = 'stolen'") == []
+    with pytest.raises(psycopg.DatabaseError) as refused:
+        rows.propose(agent2, tenant="acme", run="secret")
+    assert refused.value.sqlstate == "CF403"
+    for state, action_id in acme.items():  # as "the revision before" of a row of one's own
+        made = rows.propose(agent2, tenant="globex", run="secret", step=f"known-{state}", supersedes=action_id)
+        assert made["created"]
+    assert {state: rows.read(action_id) for state, action_id in acme.items()} == before
+
+
+def test_made_up_id_is_refused(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
+    """An agent cannot squat on the id that another tenant's action will have, nor on any other."""
+    victim = rows.identity(tenant="acme", run="future", step="pay")["action_id"]
+    for action_id in (
+        victim,
+        "act_" + "a" * 26,
+        rows.identity(tenant="globex", run="future", step="other")["action_id"],
+    ):
+        with pytest.raises(psycopg.DatabaseError) as refused:
+            rows.propose(logins["agent2"], tenant="globex", run="future", step="pay", action_id=action_id)
+        assert refused.value.sqlstate == "CF403"
+    assert rows.propose(tenant="acme", run="future", step="pay")["created"]
+
+
+def test_views_run_with_the_reader_s_rights(rows: Rows) -> None:
+    """Both views are security_invoker, so that row-level security and column rights hold behind them."""
+    found = rows.all(
+        "SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'counterfoil'::regnamespace AND relkind = 'v'"
+    )
+    assert {row["relname"]: row["reloptions"] for row in found} == {
+        "actions": ["security_invoker=true"],
+        "open_work": ["security_invoker=true"],
+    }
+
+
+def test_every_table_with_a_tenant_has_row_security(rows: Rows) -> None:
+    """A table that names a tenant, a partition included, has row-level security; a partition has no policy of its own."""
+    found = rows.all(
+        "SELECT c.relname, c.relrowsecurity, c.relispartition, count(p.oid) AS policies FROM pg_class AS c"
+        " JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attname IN ('tenant', 'tenant_id')"
+        " LEFT JOIN pg_policy AS p ON p.polrelid = c.oid"
+        " WHERE c.relnamespace = 'counterfoil'::regnamespace AND c.relkind IN ('r', 'p') GROUP BY c.oid"
+    )
+    assert len(found) >= 7 + 2 * 4
+    for row in found:
+        assert row["relrowsecurity"], row["relname"]
+        assert row["policies"] == (0 if row["relispartition"] or row["relname"] == "principal" else 2), row["relname"]
+
+
+def test_definer_functions_name_their_objects(rows: Rows) -> None:
+    """No function of the schema reads a table by its bare name, which a search_path could point elsewhere."""
+    names = [
+        row["relname"]
+        for row in rows.all("SELECT relname FROM pg_class WHERE relnamespace = 'counterfoil'::regnamespace")
+    ]
+    for row in rows.all("SELECT proname, prosrc FROM pg_proc WHERE pronamespace = 'counterfoil'::regnamespace"):
+        for word in ("FROM", "INTO", "UPDATE", "JOIN"):
+            for name in names:
+                assert f"{word} {name} " not in row["prosrc"], (row["proname"], name)
+
+
+def test_worker_sees_every_tenant(rows: Rows, acme: dict[str, str]) -> None:
+    """A worker claims rows of all tenants: it holds the providers' secrets anyway."""
+    worker = rows.ledger()
+    for tenant in ("acme", "globex"):
+        assert rows.claimed(worker, rows.build("ready", tenant=tenant)).tenant == tenant
