@@ -152,7 +152,8 @@ BEGIN
   IF superseded IS NULL THEN
     RETURN QUERY SELECT false, 'step', a.action_id, a.tool, a.arguments_sha256, a.state
     FROM counterfoil.action AS a
-    WHERE a.tenant = p_tenant AND a.run = p_run AND a.step = p_step AND a.phase = 'do' AND a.superseded_by IS NULL;
+    WHERE a.tenant = p_tenant AND a.run = p_run AND a.step = p_step AND a.phase = 'do' AND a.superseded_by IS NULL
+      AND (once_taken_by IS NULL OR a.action_id IS DISTINCT FROM p_supersedes);
     IF FOUND THEN
       RETURN;
     END IF;
