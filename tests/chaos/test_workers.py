@@ -209,16 +209,22 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def broker_url() -> Iterator[str]:
-    """A Valkey of this file's own, which tests may flush."""
+def valkey_server() -> Iterator[Valkey]:
+    """A Valkey of this file's own, which tests may flush and restart."""
     folder = Path(tempfile.mkdtemp(prefix="counterfoil-chaos-"))
     folder.chmod(0o755)
     made = home(folder, environ={"COUNTERFOIL_HOME": str(folder / "home")})
     server = Valkey(made)
     server.launch()
-    yield f"redis://:{made.secret('valkey')}@127.0.0.1:{server.wait()}/0"
+    server.wait()
+    yield server
     server.stop()
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def broker_url(valkey_server: Valkey) -> str:
+    return f"redis://:{valkey_server.home.secret('valkey')}@127.0.0.1:{valkey_server.port}/0"
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +316,22 @@ def test_broker_that_forgets_everything(site: Site) -> None:
         client.flushall()
         until(lambda: site.states() == ["succeeded"] * 20)
     assert site.charged() == orders
+
+
+def test_broker_that_is_away_while_every_slot_is_busy(site: Site, valkey_server: Valkey) -> None:
+    """A broker that goes away under a busy worker and is back after the action's end: the worker goes on consuming."""
+    site.sandbox.config(latency_s={"stripe": 0.7})
+    site.worker("-c", "1")
+    site.charge("before")
+    with site.relay():
+        until(lambda: site.states() == ["executing"])
+        valkey_server.stop()
+        until(lambda: site.states() == ["succeeded"])
+        valkey_server.launch()
+        valkey_server.wait()
+        site.charge("after")
+        until(lambda: site.states() == ["succeeded", "succeeded"])
+    assert site.charged() == ["after", "before"]
 
 
 def test_sigterm_between_two_actions_of_a_message(site: Site) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -436,6 +439,35 @@ def test_ledger_that_drops_connections(
                 )
             identity = propose(agent)
             until(lambda identity=identity: identity in broker.ids())
+
+
+def test_relay_process_ends_on_sigterm(
+    database: Database, agent: psycopg.Connection[Any], broker: Broker, tmp_path: Path
+) -> None:
+    """The relay as a process of its own publishes from its configuration alone, and SIGTERM ends it with 0."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERFOIL_")}
+    configured = {
+        "COUNTERFOIL_DATABASE__URL": database.url("worker"),
+        "COUNTERFOIL_BROKER__URL": broker.url,
+        "COUNTERFOIL_BROKER__KEY_PREFIX": broker.prefix,
+    }
+    code = (
+        "from counterfoil.outbox.relay import run_relay\n"
+        "from counterfoil.settings import Settings\n"
+        "run_relay(Settings.load())"
+    )
+    identity = propose(agent)
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=clean | configured) as process:
+        until(lambda: broker.ids() == [identity])
+        process.terminate()
+        assert process.wait(timeout=10) == 0
+
+
+@pytest.mark.parametrize("module", ["counterfoil.outbox", "counterfoil.workers", "counterfoil.workers.executor"])
+def test_celery_is_loaded_by_its_own_modules_alone(module: str) -> None:
+    """An agent's process, and the executor in one, load neither Celery nor the redis client."""
+    code = f"import sys, {module}; sys.exit(bool({{'celery', 'kombu', 'redis'}} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
