@@ -5,15 +5,15 @@ What `enqueue` returns exists exactly if the caller's transaction commits, with 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import psycopg
 from psycopg.rows import dict_row
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from counterfoil.ledger.errors import ArgumentError, ConfigError, IntentConflict, StepConflict, StepRace
@@ -23,8 +23,13 @@ from counterfoil.outbox.intents import DOOR_RULES, DoorRules, Intent, check_call
 from counterfoil.outbox.pool import Row, raise_told
 from counterfoil.providers.spec import ToolSpec
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    AsyncAlchemy = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection
+    AnyAsyncConnection = AsyncAlchemy | psycopg.AsyncConnection[Any]
+
 SyncConnection = Session | scoped_session[Session] | Connection | psycopg.Connection[Any]
-AnyAsyncConnection = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection | psycopg.AsyncConnection[Any]
 
 _PROPOSE = load("counterfoil.ledger", "sql/agent.sql")["propose"]
 _CLAUSE = text(_PROPOSE.text)
@@ -91,7 +96,7 @@ async def aenqueue(
             row = await cursor.fetchone()
         except psycopg.Error as error:
             raise_told(error)
-    elif isinstance(conn, AsyncSession | async_scoped_session | AsyncConnection):
+    elif _is_async_alchemy(conn):
         try:
             row = _as_dict((await conn.execute(_CLAUSE, intent.parameters())).mappings().first())
         except DBAPIError as error:
@@ -137,6 +142,14 @@ def _recorded(intent: Intent, row: Row | None) -> ActionId:
                 fix="Use another step name for another call; a recorded intent never changes.",
             )
     return found
+
+
+def _is_async_alchemy(conn: object) -> TypeGuard[AsyncAlchemy]:
+    """Asked without loading SQLAlchemy's asyncio part, which needs greenlet: whoever has such an object has loaded it."""
+    loaded = sys.modules.get("sqlalchemy.ext.asyncio")
+    return loaded is not None and isinstance(
+        conn, loaded.AsyncSession | loaded.async_scoped_session | loaded.AsyncConnection
+    )
 
 
 def _as_dict(row: Mapping[Any, Any] | None) -> Row | None:

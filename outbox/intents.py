@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType
 
 from counterfoil.ledger.canonical import BYTES_MAX, canonical_json, parse_arguments, sha256_of
 from counterfoil.ledger.errors import ArgumentError
@@ -39,7 +38,7 @@ class DoorRules:
     """What these audiences see needs an approval, whatever the tool says."""
     approval_tools: frozenset[str] = frozenset()
     """Tools that need an approval here."""
-    approval_above_minor: Mapping[str, int] = MappingProxyType({})
+    approval_above_minor: Mapping[str, int] = field(default_factory=dict)
     """By tool: amounts above this need an approval."""
 
 
