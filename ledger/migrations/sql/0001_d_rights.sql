@@ -48,7 +48,7 @@ GRANT SELECT (attempt_id, action_id, tenant, number, worker, started_at, finishe
 GRANT SELECT (history_id, action_id, tenant, run, at, from_state, to_state, generation, attempt_count, changed_by,
   db_role, reason) ON counterfoil.history TO counterfoil_reader;
 GRANT SELECT ON counterfoil.run, counterfoil.worker_heartbeat, counterfoil.outbox TO counterfoil_reader;
-GRANT SELECT ON counterfoil.actions, counterfoil.open_work
+GRANT SELECT ON counterfoil.actions, counterfoil.open_work, counterfoil.schema_version
   TO counterfoil_agent, counterfoil_worker, counterfoil_operator, counterfoil_reader;
 
 -- Row-level security: a login sees its tenants' rows. Not forced on the owner, whose functions check the principal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +11,6 @@ from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath, group
 from counterfoil.cli.output import as_json, clean, say
 from counterfoil.ledger.errors import BrokerUnavailable
-
-if TYPE_CHECKING:
-    from counterfoil.settings import Settings
 
 app = group("Configuration: counterfoil.toml and COUNTERFOIL_* variables.")
 
@@ -39,7 +36,7 @@ def check(
     names = check_tools(settings).names()
     if connect:
         _reach_database(config)
-        _reach_broker(settings)
+        _reach_broker(config)
     checked = {"profile": settings.profile, "tools": names, "connected": connect}
     if json_:
         return as_json(checked)
@@ -78,12 +75,11 @@ def _reach_database(config: ConfigPath) -> None:
     place.open_ledger(config, "reader").row(load("counterfoil.cli", "sql/check.sql")["check_login"], {})
 
 
-def _reach_broker(settings: Settings) -> None:
+def _reach_broker(config: ConfigPath) -> None:
     from kombu import Connection
     from kombu.exceptions import OperationalError
 
-    url = settings.broker_url()
-    with Connection(url, connect_timeout=CONNECT_WAIT_S) as connection:
+    with Connection(place.broker_url(config), connect_timeout=CONNECT_WAIT_S) as connection:
         try:
             connection.ensure_connection(max_retries=1, timeout=CONNECT_WAIT_S)
         except (OperationalError, OSError) as error:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from counterfoil.ledger.errors import ConfigError
+from counterfoil.ledger.errors import ConfigError, LedgerUnavailable
 
 if TYPE_CHECKING:
     from counterfoil.ledger.connection import Ledger
@@ -34,7 +34,9 @@ def load_settings(config: Path | None) -> Settings:
 
 
 def database_url(config: Path | None, role: Role) -> str:
-    """The configured URL, else that of this role in the local stack. Raises ConfigError if there is neither."""
+    """The configured URL, else that of this role in the local stack. Raises ConfigError if there is neither, LedgerUnavailable if
+    the local stack is not up.
+    """
     settings = load_settings(config)
     if settings.database.url is not None:
         return settings.database_url()
@@ -47,8 +49,20 @@ def database_url(config: Path | None, role: Role) -> str:
             fix="Set [database] url in counterfoil.toml or COUNTERFOIL_DATABASE__URL; `counterfoil up` starts a local one.",
         )
     from counterfoil.stack import databases
+    from counterfoil.stack.services import Services
+    from counterfoil.stack.up import DATABASE
 
-    return databases.database_url(home, urls, "counterfoil", role)
+    if not Services.running(home):
+        raise LedgerUnavailable("the local stack of this folder is not up.", fix="Start it: `counterfoil up`.")
+    return databases.database_url(home, urls, DATABASE, role)
+
+
+def broker_url(config: Path | None) -> str:
+    """The configured URL, else that of the local stack. Raises ConfigError if there is neither."""
+    settings = load_settings(config)
+    home = local_home() if settings.broker.url is None else None
+    urls = local_urls(home) if home else None
+    return urls.valkey if urls else settings.broker_url()
 
 
 def open_ledger(config: Path | None, role: Role) -> Ledger:
