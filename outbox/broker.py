@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery
-from kombu import Producer, Queue
+from kombu.entity import Queue
+from kombu.messaging import Producer
 
 from counterfoil.ledger.claims import WakeUp
 from counterfoil.ledger.keys import is_action_id

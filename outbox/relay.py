@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 import structlog
 from celery import Celery
-from kombu import Connection, Producer
+from kombu.connection import Connection
+from kombu.messaging import Producer
 
 from counterfoil.ledger.claims import WakeUp
 from counterfoil.ledger.connection import Ledger

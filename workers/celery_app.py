@@ -5,11 +5,11 @@ A mistake in it ends the process with one line that names cause and fix, and the
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import NoReturn
 
 from celery import Celery, signals
-from kombu.utils.imports import symbol_by_name
 
 from counterfoil.ledger.errors import CounterfoilError
 from counterfoil.outbox.broker import RECONCILE_QUEUE, broker_app
@@ -19,7 +19,7 @@ from counterfoil.settings import Settings
 TASKS = ("counterfoil.workers.tasks", "counterfoil.reconciler.tasks")
 """Loaded by name, and by workers only."""
 
-SCHEDULE = "counterfoil.reconciler.schedule:beat_schedule"
+SCHEDULE = "counterfoil.reconciler.schedule"
 """By name as well: workers know nothing of the reconciler."""
 
 
@@ -32,7 +32,7 @@ def worker_app(settings: Settings) -> Celery:
         soft_limit_s=settings.workers.soft_limit_s,
         hard_limit_s=settings.workers.hard_limit_s,
         include=TASKS,
-        beat_schedule=symbol_by_name(SCHEDULE)(settings),
+        beat_schedule=importlib.import_module(SCHEDULE).beat_schedule(settings),
     )
 
 

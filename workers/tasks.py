@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 from celery import Task, current_app, shared_task, signals
@@ -38,9 +39,8 @@ class Heart:
         self._claimed |= claimed
         if self.monotonic() - self._beat_at < HEARTBEAT_S:
             return
-        beat_heart(
-            ledger, worker=self.worker, queues=sorted(current_app.amqp.queues.consume_from), claimed=self._claimed
-        )
+        amqp: Any = current_app.amqp
+        beat_heart(ledger, worker=self.worker, queues=sorted(amqp.queues.consume_from), claimed=self._claimed)
         self._claimed, self._beat_at = False, self.monotonic()
 
 
