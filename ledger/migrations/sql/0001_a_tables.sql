@@ -128,6 +128,7 @@ CREATE UNIQUE INDEX action_once ON counterfoil.action (tenant, once_key)
 CREATE INDEX action_once_found ON counterfoil.action (tenant, once_key)
   WHERE once_key IS NOT NULL AND NOT once_held
     AND state IN ('operator_review', 'reconciling', 'uncertain', 'succeeded');
+CREATE INDEX action_run ON counterfoil.action (tenant, run, created_at);
 CREATE INDEX action_parent ON counterfoil.action (parent_action_id) WHERE parent_action_id IS NOT NULL;
 -- Each sweep reads one of these: their size follows the open work, not the settled rows.
 CREATE INDEX action_lookup_due ON counterfoil.action (next_lookup_at) WHERE state = 'uncertain';
@@ -138,7 +139,6 @@ CREATE INDEX action_deadline ON counterfoil.action (deadline_at)
     AND state IN ('proposed', 'awaiting_approval', 'ready', 'retryable_failure');
 CREATE INDEX action_cancelling ON counterfoil.action (cancel_requested_at)
   WHERE cancel_requested_at IS NOT NULL AND state IN ('ready', 'retryable_failure');
-CREATE INDEX action_open_undo ON counterfoil.action (tenant, run) WHERE phase = 'undo';
 
 -- A framework's name for a call; an alias of a step, never its identity.
 CREATE TABLE counterfoil.step_ref (
