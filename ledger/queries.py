@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
-_PARAMETER = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)\b(?!:)")  # casts are written CAST(:x AS t): SQLAlchemy misreads :x::t
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)\b(?!:)")  # casts are CAST(:x AS t): SQLAlchemy misreads :x::t
 _COMMENT = re.compile(r"--[^\n]*")
 
 

@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from counterfoil.ledger import claims, verdicts
 from counterfoil.ledger.claims import ClaimedAction, WakeUp, claim_if_ready
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.keys import action_id, provider_key
@@ -87,11 +88,20 @@ class Rows:
         arguments = str(changes.get("arguments", '{"order_id":"1182"}'))
         return {
             **identity,
-            "seq": None, "actor": "bot", "tool": "stripe_charge", "tool_version": 1, "class": "compensatable",
-            "effect": "charge", "target": "1182", "provider": "stripe", "account": "default", "queue": "cf-stripe",
+            "seq": None,
+            "actor": "bot",
+            "tool": "stripe_charge",
+            "tool_version": 1,
+            "class": "compensatable",
+            "effect": "charge",
+            "target": "1182",
+            "provider": "stripe",
+            "account": "default",
+            "queue": "cf-stripe",
             "arguments": arguments,
             "arguments_sha256": hashlib.sha256(arguments.encode()).hexdigest(),
-            "audience": ["customer"], "compensation": '{"arguments":{},"tool":"stripe_refund"}',
+            "audience": ["customer"],
+            "compensation": '{"arguments":{},"tool":"stripe_refund"}',
             **changes,
         }
 
@@ -109,7 +119,10 @@ class Rows:
         """Writes a row that stands in `state`, with its wake-up where it has one; any column may be given."""
         row = {
             **self.intent(**{n: v for n, v in columns.items() if n not in BY_STATE_ONLY}),
-            "phase": "do", "state": state, "generation": 1, "fence": None,
+            "phase": "do",
+            "state": state,
+            "generation": 1,
+            "fence": None,
             **BY_STATE.get(state, {}),
             **columns,
         }
@@ -168,7 +181,11 @@ class Rows:
         """Claims the row at its present generation, as a worker does; any parameter may be changed."""
         row = self.read(action_id)
         given: Row = {
-            "fence": uuid.uuid4(), "lease_s": 60.0, "key_version": 1, "attempts_max": 5, "worker": "w",
+            "fence": uuid.uuid4(),
+            "lease_s": 60.0,
+            "key_version": 1,
+            "attempts_max": 5,
+            "worker": "w",
             "key": provider_key(b"secret", row["tenant"], row["tool"], action_id),
             **changes,
         }
@@ -178,6 +195,26 @@ class Rows:
         claimed = self.claim(ledger, action_id, **changes)
         assert claimed is not None
         return claimed
+
+    def settles(self) -> list[str]:
+        """The names of every way to end an attempt."""
+        return list(SETTLES)
+
+    def verdicts(self) -> list[str]:
+        """The names of every verdict."""
+        return list(VERDICTS)
+
+    def settle(self, name: str, ledger: Ledger, action: ClaimedAction, **changes: Any) -> bool:
+        """Ends the attempt in one of the ways of `SETTLES`."""
+        return SETTLES[name](ledger, action, **changes)
+
+    def look(self, ledger: Ledger, tool: str, batch: int = 100, **changes: Any) -> list[verdicts.UncertainAction]:
+        """Claims due uncertain rows of one tool for a look-up."""
+        return look(ledger, tool, batch, **changes)
+
+    def verdict(self, name: str, ledger: Ledger, action: verdicts.UncertainAction) -> bool:
+        """Writes one of the verdicts of `VERDICTS`."""
+        return VERDICTS[name](ledger, action)
 
     def execute(self, action_id: str, assignments: str) -> None:
         """Changes a row with the triggers off."""
@@ -217,6 +254,53 @@ def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
 
     with ThreadPoolExecutor(len(calls)) as pool:
         return [future.result(timeout=30) for future in [pool.submit(run, call) for call in calls]]
+
+
+def succeed(ledger: Ledger, action: ClaimedAction, receipt: str = "pi_1") -> bool:
+    return claims.settle_succeeded(ledger, action, receipt=receipt, result="{}", evidence=None, worker="w")
+
+
+def be_unsure(ledger: Ledger, action: ClaimedAction, **changes: Any) -> bool:
+    given: dict[str, Any] = {"outcome": "uncertain", "code": "timeout", "no_resend": False, "delay_s": 0.0, **changes}
+    return claims.settle_uncertain(ledger, action, evidence=None, look_after_s=0.0, worker="w", **given)
+
+
+def look(
+    ledger: Ledger, tool: str = "stripe_charge", batch: int = 100, **changes: Any
+) -> list[verdicts.UncertainAction]:
+    given: dict[str, Any] = {"fence": uuid.uuid4(), "lease_s": 60.0, "uncertain_after_s": 0.0, "by": "beat", **changes}
+    return verdicts.claim_uncertain(ledger, tools=[tool], batch=batch, **given)
+
+
+SETTLES: dict[str, Callable[..., bool]] = {
+    "succeeded": succeed,
+    "retryable": lambda ledger, a: claims.settle_retryable(
+        ledger, a, code="429", field=None, evidence=None, delay_s=1.0, worker="w"
+    ),
+    "failed": lambda ledger, a: claims.settle_failed(
+        ledger, a, outcome="rejected", code="x", error_code="x", field=None, reason="refused", evidence=None, worker="w"
+    ),
+    "uncertain": be_unsure,
+    "not_sent": lambda ledger, a: claims.settle_not_sent(
+        ledger, a, code="connect", evidence=None, delay_s=1.0, worker="w"
+    ),
+    "let_go": lambda ledger, a: claims.let_go(ledger, a, code="shutdown", delay_s=0.0, worker="w"),
+    "hold": lambda ledger, a: claims.hold_for_evidence(ledger, a, code="key_too_old", worker="w"),
+    "person": lambda ledger, a: claims.hand_to_person(ledger, a, code="policy_mismatch", evidence=None, worker="w"),
+}
+
+VERDICTS: dict[str, Callable[[Ledger, verdicts.UncertainAction], bool]] = {
+    "succeeded": lambda ledger, a: verdicts.succeeded(ledger, a, receipt="pi_2", result="{}", evidence="e", by="b"),
+    "failed": lambda ledger, a: verdicts.failed(ledger, a, code="declined", reason="r", evidence="e", by="b"),
+    "not_executed": lambda ledger, a: verdicts.not_executed(ledger, a, evidence="e", by="b"),
+    "resend": lambda ledger, a: verdicts.resend(
+        ledger, a, ends_doubt=True, delay_s=0.0, reason="r", evidence="e", by="b"
+    ),
+    "ask_later": lambda ledger, a: verdicts.ask_later(
+        ledger, a, after_s=1.0, absent_count=1, last_absent_at=None, reason="r", evidence="e", by="b"
+    ),
+    "person": lambda ledger, a: verdicts.to_person(ledger, a, code="many", reason="r", evidence="e", by="b"),
+}
 
 
 @pytest.fixture

@@ -398,11 +398,3 @@ def test_actions_are_not_deleted(rows: Rows) -> None:
     assert sqlstate(rows.owner, "TRUNCATE counterfoil.action") == "CF403"
     assert sqlstate(rows.owner, "TRUNCATE counterfoil.run CASCADE") == "CF403"
     assert sqlstate(rows.owner, "DELETE FROM counterfoil.run") == "23503"
-
-
-def test_late_success_reopens_an_unwound_run(rows: Rows) -> None:
-    """When an action of an unwound run turns out to have succeeded, its run unwinds again."""
-    action_id = rows.build("uncertain", run="late")
-    rows.owner.execute("UPDATE counterfoil.run SET state = 'unwound' WHERE run = 'late'")
-    rows.owner.execute(MOVE.encode(), {"to": "succeeded", "id": action_id})
-    assert rows.one("SELECT state FROM counterfoil.run WHERE run = 'late'")["state"] == "unwinding"
