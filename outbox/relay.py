@@ -23,6 +23,7 @@ from counterfoil.ledger.claims import WakeUp
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import LedgerUnavailable
 from counterfoil.ledger.queries import load
+from counterfoil.logs import configure_logs
 from counterfoil.outbox.broker import WAKE_UPS_MAX, broker_app, send_wake_ups
 from counterfoil.settings import Settings
 
@@ -252,6 +253,7 @@ class Relay:
 
 def run_relay(settings: Settings) -> None:
     """`counterfoil relay`: relays until SIGTERM or SIGINT, finishes its batch and returns."""
+    configure_logs()
     stop = threading.Event()
     app = broker_app(url=settings.broker_url(), key_prefix=settings.broker.key_prefix, queues=())
     relay = Relay(

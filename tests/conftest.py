@@ -36,7 +36,7 @@ TEMPLATE = "cf_template"
 TEST_LOGINS = (*LOGINS, Login("agent2", "cf_agent2", "agent", ("globex",)))
 
 FOLDER_PREFIX = "counterfoil-tests-"
-FOLDER_VARIABLE = "COUNTERFOIL_TEST_FOLDER"
+FOLDER_VARIABLE = "CF_TEST_FOLDER"
 """How the xdist workers hear from the controller where the run's services live."""
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 from celery import Celery, signals
 
 from counterfoil.ledger.errors import CounterfoilError
+from counterfoil.logs import configure_logs
 from counterfoil.outbox.broker import RECONCILE_QUEUE, broker_app
 from counterfoil.providers.registry import Registry
 from counterfoil.settings import Settings
@@ -55,6 +56,7 @@ def _give_up(error: CounterfoilError) -> NoReturn:
     raise SystemExit(error.exit_code) from None
 
 
+configure_logs()
 settings, app = _load()
 
 

@@ -38,7 +38,7 @@ def _is_red(name: str) -> bool:
     """Runs the guard's tests without it. Red means that tests ran and failed, not that the run broke."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "switched_off", "-p", "no:cacheprovider", "--tb=line"]
     command += [str(HERE.parent / "acceptance" / "test_guards.py"), "-k", f"test_{name}"]
-    environ = {**os.environ, "COUNTERFOIL_GUARD_OFF": name, "PYTHONPATH": str(HERE)}
+    environ = {**os.environ, "CF_GUARD_OFF": name, "PYTHONPATH": str(HERE)}
     run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     failures = [line for line in run.stdout.splitlines() if line.startswith("FAILED")]
     red = run.returncode == 1 and bool(failures) and "ERROR" not in run.stdout.split("short test summary")[-1]

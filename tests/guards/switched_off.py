@@ -1,4 +1,4 @@
-"""A pytest plugin that switches one guard of the protocol off, named by COUNTERFOIL_GUARD_OFF. Used by `make guards` only."""
+"""A pytest plugin that switches one guard of the protocol off, named by CF_GUARD_OFF. Used by `make guards` only."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ END $do$
 
 @pytest.fixture(autouse=True)
 def _switched_off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = os.environ["COUNTERFOIL_GUARD_OFF"]
+    name = os.environ["CF_GUARD_OFF"]
     GUARDS[name](monkeypatch)
     if name == "doubt":
         database = request.getfixturevalue("database")

@@ -16,7 +16,7 @@ import time
 import urllib.error
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import LiteralString, Self
 
@@ -59,6 +59,8 @@ class Choices:
     """Processes that act: calls in flight at the same time."""
     tenants: Sequence[str] = ("acme",)
     """Whom the agent's login may act for."""
+    worker_env: Mapping[str, str] = field(default_factory=dict)
+    """Further variables for the worker's process: a point to crash at, in the demo and in tests."""
 
 
 class LocalStack:
@@ -167,7 +169,7 @@ class LocalStack:
         return [
             self._child("sandbox", sandbox, {}),
             self._child("relay", [python, "-m", "counterfoil.cli", "relay"], env),
-            self._child("worker", worker, env),
+            self._child("worker", worker, {**env, **self.choices.worker_env}),
             self._child("beat", [*celery, "beat", "--loglevel", "WARNING"], env),
         ]
 
