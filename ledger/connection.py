@@ -100,6 +100,6 @@ class Ledger:
             except psycopg.errors.InsufficientPrivilege as error:
                 raise NotAllowed(
                     f"this login may not run {query.name}.",
-                    fix="Log in as a member of the right group: `counterfoil db grant LOGIN --as worker --tenant '*'`.",
+                    fix="Log in as a member of the right group; `counterfoil db check` shows which this one is in.",
                 ) from error
         raise AssertionError("unreachable")

@@ -44,9 +44,9 @@ def list_actions(
         raise ArgumentError(
             f"there is no state {state!r}.", path="--state", code="usage", fix=f"One of: {', '.join(State)}."
         )
-    ledger = place.open_ledger(config, "reader")
     query = load("counterfoil.ledger", "sql/agent.sql")["list_actions"]
-    rows = ledger.rows(query, {"tenant": tenant, "run": run, "state": state, "limit": limit})
+    with place.open_ledger(config, "reader") as ledger:
+        rows = ledger.rows(query, {"tenant": tenant, "run": run, "state": state, "limit": limit})
     if json_:
         return as_json(rows)
     names = ("action_id", "tenant", "run", "step", "tool", "target", "state", "attempt_count", "last_error_code")
@@ -73,9 +73,9 @@ def show(
     counterfoil action show act_k3v7…
     counterfoil action show act_k3v7… --arguments
     """
-    ledger = place.open_ledger(config, "operator" if arguments else "reader")
-    action = read_action(ledger, action_id)
-    shown = _shown(ledger, action, arguments=arguments)
+    with place.open_ledger(config, "operator" if arguments else "reader") as ledger:
+        action = read_action(ledger, action_id)
+        shown = _shown(ledger, action, arguments=arguments)
     if json_:
         return as_json(shown)
     _print_action(action)
@@ -103,14 +103,14 @@ def cancel(
     \b
     counterfoil action cancel act_k3v7… --reason "wrong order"
     """
-    ledger = place.open_ledger(config, "operator")
-    before = State(read_action(ledger, action_id)["state"])
-    if before in SETTLED and before is not State.CANCELLED:
-        raise NotAllowed(
-            f"{action_id} is {before}: {MEANS[before]}.",
-            fix="`counterfoil run unwind` takes back what was done." if before is State.SUCCEEDED else "",
-        )
-    after = State(request_cancel(ledger, action_id, reason))
+    with place.open_ledger(config, "operator") as ledger:
+        before = State(read_action(ledger, action_id)["state"])
+        if before in SETTLED and before is not State.CANCELLED:
+            raise NotAllowed(
+                f"{action_id} is {before}: {MEANS[before]}.",
+                fix="`counterfoil run unwind` takes back what was done." if before is State.SUCCEEDED else "",
+            )
+        after = State(request_cancel(ledger, action_id, reason))
     if json_:
         as_json({"action_id": action_id, "state": after, "cancelled": after is State.CANCELLED})
     else:

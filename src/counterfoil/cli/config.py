@@ -72,7 +72,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, obj
 def _reach_database(config: ConfigPath) -> None:
     from counterfoil.ledger.queries import load
 
-    place.open_ledger(config, "reader").row(load("counterfoil.cli", "sql/check.sql")["check_login"], {})
+    with place.open_ledger(config, "reader") as ledger:
+        ledger.row(load("counterfoil.cli", "sql/check.sql")["check_login"], {})
 
 
 def _reach_broker(config: ConfigPath) -> None:

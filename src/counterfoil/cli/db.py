@@ -85,19 +85,19 @@ def check(json_: AsJson = False, config: ConfigPath = None) -> None:
     """
     from counterfoil.ledger.queries import load
 
-    ledger = place.open_ledger(config, "reader")
     own = load("counterfoil.cli", "sql/check.sql")
-    found = ledger.row(own["check_login"], {}) or {}
-    if not found["has_schema"]:
-        raise ConfigError(
-            "this database has no ledger.", fix="Run `counterfoil db roles` and `counterfoil db upgrade`."
-        )
-    if not found["groups"]:
-        raise ConfigError(
-            f"login {found['login']} is in no group of the ledger.",
-            fix="Add it: `counterfoil db grant LOGIN --as agent --tenant TENANT`.",
-        )
-    found["tenants"] = (ledger.row(own["check_tenants"], {}) or {})["tenants"]
+    with place.open_ledger(config, "reader") as ledger:
+        found = ledger.row(own["check_login"], {}) or {}
+        if not found["has_schema"]:
+            raise ConfigError(
+                "this database has no ledger.", fix="Run `counterfoil db roles` and `counterfoil db upgrade`."
+            )
+        if not found["groups"]:
+            raise ConfigError(
+                f"login {found['login']} is in no group of the ledger.",
+                fix="Add it: `counterfoil db grant LOGIN --as agent --tenant TENANT`.",
+            )
+        found["tenants"] = (ledger.row(own["check_tenants"], {}) or {})["tenants"]
     found["schema"], newest = _schema(config) if found["reads_version"] else (None, None)
     if json_:
         as_json(found)

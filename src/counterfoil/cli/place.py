@@ -7,6 +7,8 @@ the login of the role that the verb needs.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -34,8 +36,9 @@ def load_settings(config: Path | None) -> Settings:
 
 
 def database_url(config: Path | None, role: Role) -> str:
-    """The configured URL, else that of this role in the local stack. Raises ConfigError if there is neither, LedgerUnavailable if
-    the local stack is not up.
+    """The configured URL, else that of this role in the local stack.
+
+    Raises ConfigError if there is neither, LedgerUnavailable if the local stack is not up.
     """
     settings = load_settings(config)
     if settings.database.url is not None:
@@ -65,11 +68,13 @@ def broker_url(config: Path | None) -> str:
     return urls.valkey if urls else settings.broker_url()
 
 
-def open_ledger(config: Path | None, role: Role) -> Ledger:
+@contextmanager
+def open_ledger(config: Path | None, role: Role) -> Iterator[Ledger]:
     """A connection for this command, made at its first statement."""
     from counterfoil.ledger.connection import Ledger
 
-    return Ledger(database_url(config, role), application_name="counterfoil cli")
+    with closing(Ledger(database_url(config, role), application_name="counterfoil cli")) as ledger:
+        yield ledger
 
 
 def local_home() -> Home | None:

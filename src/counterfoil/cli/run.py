@@ -42,9 +42,9 @@ def list_runs(
     """
     from counterfoil.ledger.queries import load
 
-    ledger = place.open_ledger(config, "reader")
     query = load("counterfoil.ledger", "sql/agent.sql")["list_runs"]
-    rows = ledger.rows(query, {"tenant": tenant, "state": state, "limit": limit})
+    with place.open_ledger(config, "reader") as ledger:
+        rows = ledger.rows(query, {"tenant": tenant, "state": state, "limit": limit})
     if json_:
         return as_json(rows)
     names = ("run", "tenant", "actor", "state", "calls_count", "created_at", "updated_at")
@@ -65,10 +65,10 @@ def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: Confi
     """
     from counterfoil.ledger.queries import load
 
-    ledger = place.open_ledger(config, "reader")
-    found = find_run(ledger, run, tenant)
     query = load("counterfoil.ledger", "sql/agent.sql")["actions_of_run"]
-    actions = ledger.rows(query, {"tenant": found["tenant"], "run": found["run"]})
+    with place.open_ledger(config, "reader") as ledger:
+        found = find_run(ledger, run, tenant)
+        actions = ledger.rows(query, {"tenant": found["tenant"], "run": found["run"]})
     if json_:
         return as_json({**found, "actions": actions})
     names = ("run", "tenant", "actor", "state", "unwind_reason", "parent_run", "created_at", "deadline_at")
@@ -103,14 +103,14 @@ def unwind(
     """
     from counterfoil.ledger.queries import load
 
-    ledger = place.open_ledger(config, "operator")
-    found = find_run(ledger, run, tenant)
-    plan = unwind_plan(_steps(ledger, found))
-    state = found["state"]
-    if not dry_run:
-        query = load("counterfoil.ledger", "sql/agent.sql")["request_unwind"]
-        row = ledger.row(query, {"tenant": found["tenant"], "run": found["run"], "reason": reason})
-        state = row["state"] if row else state
+    with place.open_ledger(config, "operator") as ledger:
+        found = find_run(ledger, run, tenant)
+        plan = unwind_plan(_steps(ledger, found))
+        state = found["state"]
+        if not dry_run:
+            query = load("counterfoil.ledger", "sql/agent.sql")["request_unwind"]
+            row = ledger.row(query, {"tenant": found["tenant"], "run": found["run"], "reason": reason})
+            state = row["state"] if row else state
     _tell(found, plan, state=state, dry_run=dry_run, json_=json_)
     if state == "unwind_blocked":
         stop(6)
@@ -135,20 +135,20 @@ def cancel(
     """
     from counterfoil.ledger.queries import load
 
-    ledger = place.open_ledger(config, "operator")
-    found = find_run(ledger, run, tenant)
-    if found["state"] not in ("open", "closed"):
-        raise NotAllowed(f"run {run!r} is {found['state']}: that goes further than a cancel.")
-    plan = cancel_plan(_steps(ledger, found))
-    state = found["state"]
-    if not dry_run:  # closed first, so that no new action comes in behind the cancels
-        close = load("counterfoil.ledger", "sql/agent.sql")["close_run"]
-        row = ledger.row(close, {"tenant": found["tenant"], "run": found["run"]})
-        state = row["state"] if row else state
+    with place.open_ledger(config, "operator") as ledger:
+        found = find_run(ledger, run, tenant)
+        if found["state"] not in ("open", "closed"):
+            raise NotAllowed(f"run {run!r} is {found['state']}: that goes further than a cancel.")
         plan = cancel_plan(_steps(ledger, found))
-        for step in plan:
-            if step["would"] != "leave":
-                request_cancel(ledger, step["action_id"], reason)
+        state = found["state"]
+        if not dry_run:  # closed first, so that no new action comes in behind the cancels
+            close = load("counterfoil.ledger", "sql/agent.sql")["close_run"]
+            row = ledger.row(close, {"tenant": found["tenant"], "run": found["run"]})
+            state = row["state"] if row else state
+            plan = cancel_plan(_steps(ledger, found))
+            for step in plan:
+                if step["would"] != "leave":
+                    request_cancel(ledger, step["action_id"], reason)
     _tell(found, plan, state=state, dry_run=dry_run, json_=json_)
     if any(step["state"] == State.OPERATOR_REVIEW for step in plan):
         stop(6)

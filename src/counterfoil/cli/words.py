@@ -59,7 +59,5 @@ def remarks(action: Mapping[str, Any]) -> list[str]:
         "nothing is sent again, whatever the look-up finds": action["no_resend"],
         f"a cancel was asked for at {action['cancel_requested_at']}": action["cancel_requested_at"],
         f"replaced by {action['superseded_by']}": action["superseded_by"],
-        f"its wake-up was published {action['publish_count']} times without a claim": (action["publish_count"] or 0)
-        > 1,
     }
     return [text for text, holds in held.items() if holds]
