@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from counterfoil.ledger.errors import ArgumentError, ConfigError, IntentConflict, StepConflict, StepRace
+from counterfoil.ledger.errors import ArgumentError, ConfigError, IntentConflict, StepConflict
 from counterfoil.ledger.keys import ActionId, check_step_label
 from counterfoil.ledger.queries import load
 from counterfoil.outbox.intents import DOOR_RULES, DoorRules, Intent, check_call, check_index_row, check_run
@@ -126,8 +126,7 @@ def _intent(
 
 def _recorded(intent: Intent, row: Row | None) -> ActionId:
     """The id of the action that stands for the intent: its own, or the one that was there."""
-    if row is None:  # what held the step or the once-key was moved on between the insert and the read
-        raise StepRace("another transaction moved this step on.", fix="Run the transaction again.")
+    assert row is not None
     found = ActionId(str(row["action_id"]))
     if row["found_by"] == "step":
         if row["tool"] != intent.tool:

@@ -101,17 +101,12 @@ class Run:
         seen, had = self._memory.arrive()
         spec = self._registry.get(tool)
         self._check_names(step, ref, repeat)
+        if spec.cls is ToolClass.PURE:
+            return self._performed_here(spec, arguments)
         try:
-            if spec.cls is ToolClass.PURE:
-                bound = spec.bind(checked_arguments(spec, arguments, rules=self._rules))
-            else:
-                checked = check_call(
-                    spec, arguments, tenant=self.tenant, run=self.run, actor=self.actor, rules=self._rules
-                )
+            checked = check_call(spec, arguments, tenant=self.tenant, run=self.run, actor=self.actor, rules=self._rules)
         except ArgumentError as error:
             return refused(error)
-        if spec.cls is ToolClass.PURE:
-            return Result(status=Status.SUCCEEDED, value=to_jsonable_python(spec.function(**bound)))
         wanted = _wanted(checked, step, ref, repeat)
         return self._answer(PlacedCall(checked, wanted, seen, had), until)
 
@@ -149,6 +144,13 @@ class Run:
             check_index_row(self.tenant, self.run, check_id(ref, "ref", REF_CHARS_MAX), path="ref")
         if repeat is not None:
             check_id(repeat, "repeat", REASON_CHARS_MAX)
+
+    def _performed_here(self, spec: ToolSpec, arguments: str | bytes | Mapping[str, object]) -> Result:
+        try:
+            bound = spec.bind(checked_arguments(spec, arguments, rules=self._rules))
+        except ArgumentError as error:
+            return refused(error)
+        return Result(status=Status.SUCCEEDED, value=to_jsonable_python(spec.function(**bound)))
 
     def _answer(self, call: PlacedCall, until: float) -> Result:
         """Asks the ledger until the call has its action, waiting for others that hold it back."""

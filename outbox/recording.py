@@ -135,13 +135,10 @@ class Recorder:
             repeat=wanted.repeat,
         )
         found = transaction.row(_SQL["propose"], intent.parameters())
-        if found is None:
-            raise StepRace("what held this call's place was moved on at the same time.", fix="Make the call again.")
+        assert found is not None
         action_id = str(found["action_id"])
         if found["created"]:
             return Meant(action_id)
-        if place.supersedes is not None:
-            transaction.rollback()  # the revision was not written, so the one before it stays
         by_step = found["found_by"] == "step"  # enqueued by code just now, which takes no lock
         if by_step and found["tool"] != wanted.tool:
             raise StepConflict(f"step {place.step!r} of this run is recorded with tool {found['tool']!r}.")

@@ -430,8 +430,8 @@ def test_async_session_and_async_psycopg(world: World) -> None:
     """`aenqueue` records through both kinds of async connection, and finds what the sync one recorded."""
 
     async def main() -> set[str]:
-        found = set()
-        place = {"tenant": "acme", "run": "order-1", "step": "reship", "actor": "api"}
+        found: set[str] = set()
+        place: dict[str, Any] = {"tenant": "acme", "run": "order-1", "step": "reship", "actor": "api"}
         engine = create_async_engine(world.url.replace("postgresql://", "postgresql+psycopg://", 1))
         async with AsyncSession(engine) as session:
             found.add(await world.cf.aenqueue(session, "create_shipment", {"order_id": "1"}, **place))

@@ -623,6 +623,8 @@ def test_lost_connection_in_a_call_is_survived(world: World) -> None:
     _end_connections(world)
     assert run.call("refund", {"order_id": "o1"}, wait_s=0).action_id == first.action_id
     world.succeed(first.action_id)
+    _end_connections(world)
+    assert world.cf.result(str(first.action_id)).status is Status.SUCCEEDED
     run.call("refund", {"order_id": "o1"})
     _end_connections(world)
     assert run.call("refund", {"order_id": "o2"}, wait_s=0).seq == 2
@@ -636,7 +638,8 @@ def test_answer_to_commit_is_lost(world: World, monkeypatch: pytest.MonkeyPatch,
     import sqlalchemy
 
     run = world.run()
-    commit, lost = sqlalchemy.Connection.commit, []
+    commit = sqlalchemy.Connection.commit
+    lost: list[int] = []
 
     def lose_first(connection: sqlalchemy.Connection) -> None:
         if not lost:

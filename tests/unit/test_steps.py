@@ -93,6 +93,12 @@ class Case:
 LOST = HandleView(seen=0)
 WAIT, PERSON = NextStep.WAIT, NextStep.PERSON
 
+BEHIND_APPROVAL: dict[ToolClass, Decision] = {
+    ToolClass.REVERSIBLE: Record(2, 1, 2),
+    ToolClass.COMPENSATABLE: Blocked(PERSON, "a1"),
+    ToolClass.IRREVERSIBLE: Blocked(PERSON, "a1"),
+}
+
 CASES = [
     # 0
     Case("0: calls used up", (), wanted(), Blocked(NextStep.LIMIT_REACHED), calls_count=1001),
@@ -272,11 +278,7 @@ CASES = [
     ),
     *(
         Case(f"8: awaiting approval and {cls}", (row(1, S.AWAITING_APPROVAL, tool="note"),), wanted(cls=cls), decision)
-        for cls, decision in [
-            (ToolClass.REVERSIBLE, Record(2, 1, 2)),
-            (ToolClass.COMPENSATABLE, Blocked(PERSON, "a1")),
-            (ToolClass.IRREVERSIBLE, Blocked(PERSON, "a1")),
-        ]
+        for cls, decision in BEHIND_APPROVAL.items()
     ),
     Case(
         "8: a revision waits for the others",
