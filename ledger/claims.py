@@ -85,6 +85,7 @@ class ClaimedAction(RecordedAction):
 
     key_age_s: float
     needs_approval: bool
+    compensation: str | None
 
 
 RecordedT = TypeVar("RecordedT", bound=RecordedAction)

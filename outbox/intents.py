@@ -220,14 +220,12 @@ def _once_key(spec: ToolSpec, arguments: Mapping[str, Json], run: str) -> str | 
 
 
 def _amount(spec: ToolSpec, arguments: Mapping[str, Json]) -> tuple[int | None, str | None]:
-    """Minor units and the currency's ISO code in lower case, as reports and bounds compare them."""
+    """The tool's amount, if its currency can be one."""
     amount_minor, currency = spec.amount_of(arguments)
-    if currency is None:
-        return amount_minor, None
-    if not (len(currency) == 3 and currency.isascii() and currency.isalpha()):
+    if currency is not None and not (len(currency) == 3 and currency.isascii() and currency.isalpha()):
         name = spec.amount[1] if spec.amount else None
         raise ArgumentError("is no ISO 4217 code", path=f"$.{name}", code="invalid_argument")
-    return amount_minor, currency.lower()
+    return amount_minor, currency
 
 
 def _compensation(spec: ToolSpec, arguments: Mapping[str, Json]) -> str | None:
@@ -237,12 +235,11 @@ def _compensation(spec: ToolSpec, arguments: Mapping[str, Json]) -> str | None:
 
 
 def _needs_approval(spec: ToolSpec, audience: tuple[str, ...], amount_minor: int | None, rules: DoorRules) -> bool:
-    """Code may free an irreversible tool of its approval; nothing frees an audience that always has one."""
+    """What the code asks for, and what the configuration asks for beyond it."""
     above = rules.approval_above_minor.get(spec.name)
     return (
-        spec.approval == "always"
+        spec.needs_approval(audience)
         or spec.name in rules.approval_tools
-        or (spec.cls is ToolClass.IRREVERSIBLE and spec.approval != "never")
         or not rules.audiences_always.isdisjoint(audience)
         or (above is not None and (amount_minor is None or amount_minor > above))
     )

@@ -19,6 +19,8 @@ from counterfoil.providers.outcomes import Json
 
 TARGET_CHARS_MAX = 255
 AUDIENCES_MAX = 10
+AUDIENCES_APPROVED = frozenset({"public", "legal"})
+"""What reaches them cannot be taken back: no code and no configuration frees them of an approval."""
 
 Target = str | Callable[[Mapping[str, Json]], str]
 """An argument's name, or a function of the arguments that gives the resolved id."""
@@ -101,6 +103,14 @@ class ToolSpec:
             raise ArgumentError(f"{self.name} gives no list of audiences.", path="$", code="no_audience")
         return list(value)[:AUDIENCES_MAX]
 
+    def needs_approval(self, audience: Sequence[str]) -> bool:
+        """Whether the tool's code alone asks for a person; a configuration may only ask for more."""
+        return (
+            self.approval == "always"
+            or (self.cls is ToolClass.IRREVERSIBLE and self.approval != "never")
+            or not AUDIENCES_APPROVED.isdisjoint(audience)
+        )
+
     def once_key_of(self, arguments: Mapping[str, Json]) -> str | None:
         """A key that two calls share exactly when they are the same under `once_per`; None = the tool may repeat."""
         if self.once_per is None:
@@ -110,14 +120,14 @@ class ToolSpec:
         return f"{self.name}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     def amount_of(self, arguments: Mapping[str, Json]) -> tuple[int | None, str | None]:
-        """(minor units, currency), None where the tool or the call has none."""
+        """(minor units, currency in lower case), None where the tool or the call has none."""
         if self.amount is None:
             return None, None
         amount_field, currency_field = self.amount
         amount, currency = arguments.get(amount_field), arguments.get(currency_field or "")
         return (
             amount if isinstance(amount, int) and not isinstance(amount, bool) else None,
-            currency if isinstance(currency, str) else None,
+            currency.lower() if isinstance(currency, str) else None,
         )
 
     def compensation_of(self, arguments: Mapping[str, Json], action_id: str) -> dict[str, Json] | None:

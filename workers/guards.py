@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from counterfoil.ledger.canonical import load_stored, sha256_of
+from counterfoil.ledger.canonical import canonical_json, load_stored, sha256_of
 from counterfoil.ledger.claims import ClaimedAction
 from counterfoil.ledger.errors import ArgumentError
 from counterfoil.ledger.keys import action_id
@@ -29,8 +29,23 @@ def mismatch(spec: ToolSpec, action: ClaimedAction) -> str | None:
     if spec.takes_of != (action.of_action_id is not None):
         return "of"
     try:
-        if action.target != spec.target_of(load_stored(action.arguments)):
-            return "target"
-    except ArgumentError:
+        return _derived_mismatch(spec, action)
+    except ArgumentError as error:
+        return error.code
+
+
+def _derived_mismatch(spec: ToolSpec, action: ClaimedAction) -> str | None:
+    """What follows from the arguments is derived again: a row that says otherwise was not written by this tool's code."""
+    arguments = load_stored(action.arguments)
+    if action.target != spec.target_of(arguments):
         return "target"
+    if (action.amount_minor, action.currency) != spec.amount_of(arguments):
+        return "amount"
+    if action.phase != "do":
+        return None
+    if spec.needs_approval(spec.audience_of(arguments)) and not action.needs_approval:
+        return "needs_approval"
+    compensation = spec.compensation_of(arguments, action.action_id)
+    if action.compensation != (None if compensation is None else canonical_json(compensation)):
+        return "compensation"
     return None

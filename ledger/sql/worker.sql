@@ -42,7 +42,7 @@ WITH claimed AS (
   FROM claimed AS c
 )
 SELECT c.action_id, c.tenant, c.run, c.step, c.revision, c.phase, c.tool, c.tool_version, c.class, c.effect, c.target,
-       c.provider, c.account, c.arguments, c.arguments_sha256, c.amount_minor, c.currency, c.needs_approval, c.key,
+       c.provider, c.account, c.arguments, c.arguments_sha256, c.compensation, c.amount_minor, c.currency, c.needs_approval, c.key,
        c.fence, c.attempt_count, c.not_sent_count, c.in_doubt, c.no_resend, c.first_sent_at,
        extract(epoch FROM counterfoil.now() - c.first_sent_at)::double precision AS key_age_s,
        p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
@@ -53,7 +53,7 @@ LEFT JOIN counterfoil.action AS p ON p.action_id = c.parent_action_id;
 -- name: reread_mine
 -- After a connection was lost while the claim ran: is the row mine?
 SELECT a.action_id, a.tenant, a.run, a.step, a.revision, a.phase, a.tool, a.tool_version, a.class, a.effect, a.target,
-       a.provider, a.account, a.arguments, a.arguments_sha256, a.amount_minor, a.currency, a.needs_approval, a.key,
+       a.provider, a.account, a.arguments, a.arguments_sha256, a.compensation, a.amount_minor, a.currency, a.needs_approval, a.key,
        a.fence, a.attempt_count, a.not_sent_count, a.in_doubt, a.no_resend, a.first_sent_at,
        extract(epoch FROM counterfoil.now() - a.first_sent_at)::double precision AS key_age_s,
        p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
