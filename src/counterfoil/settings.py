@@ -57,7 +57,7 @@ class Broker(Section):
 class Limits(Section):
     """Caps at the door, so that a model in a loop costs a refusal and not a bill."""
 
-    arguments_bytes_max: Annotated[Count, Field(le=1_048_576)] = 65_536  # far above a sane call; cheap to hash and show
+    arguments_bytes_max: Annotated[Count, Field(le=65_536)] = 65_536  # far above a sane call; the ledger holds no more
     actions_per_run_max: Count = 200  # tasks have tens of steps; a run with more is usually a loop
     calls_per_run_max: Count = 1000  # replays count too: five for each action
     refs_per_step_max: Count = 50  # a framework that names one step fifty times is in a loop
