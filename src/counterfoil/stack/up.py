@@ -22,6 +22,7 @@ from typing import LiteralString, Self
 
 import psycopg
 
+from counterfoil.providers.registry import Registry
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.settings import Settings
 from counterfoil.stack.children import Child, Supervisor
@@ -91,19 +92,11 @@ class LocalStack:
         """
         self._lock = _take_lock(self.home)
         try:
+            self._configure()
             self._urls = Services.start(self.home)
             self._say(f"Postgres {self.home.postgres_major} and Valkey answer")
             prepare_database(self.home, self._urls, DATABASE, self.choices.tenants)
             self._say(f"database {DATABASE} is migrated, with a login for each role")
-            self._sandbox_port = _remembered_port(self.home)
-            write_config(
-                self.home,
-                self.project,
-                sandbox_url=self.sandbox_url,
-                fast=self.choices.fast,
-                tools=self.choices.tools,
-            )
-            self.settings_for("worker").check_secret_files()  # a mistake is told here, not in four logs
             self._start_children()
         except BaseException:
             self.stop()
@@ -159,11 +152,22 @@ class LocalStack:
             raise StackError("The local stack was not started.")
         return self._urls
 
+    def _configure(self) -> None:
+        """Write the children's configuration. A mistake in it, or in a tool, is told here, before anything runs."""
+        self._sandbox_port = _remembered_port(self.home)
+        choices = self.choices
+        path = write_config(
+            self.home, self.project, sandbox_url=self.sandbox_url, fast=choices.fast, tools=choices.tools
+        )
+        settings = Settings.load(path)
+        settings.check_secret_files()
+        Registry.load(settings.tools)
+
     def _list_children(self) -> list[Child]:
         """In this order: who is asked comes before who asks."""
         python, env = sys.executable, self.env_for("worker")
         celery = [python, "-m", "celery", "-A", "counterfoil.workers"]
-        worker = [*celery, "worker", "-c", str(self.choices.workers), "-n", "worker@%h", "--loglevel", "INFO"]
+        worker = [*celery, "worker", "-c", str(self.choices.workers), "-n", "worker@%h", "--loglevel", "WARNING"]
         data = self.home.path / "sandbox"
         sandbox = [python, "-m", "counterfoil.sandbox", "--port", str(self._sandbox_port), "--data", str(data)]
         return [
