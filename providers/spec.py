@@ -5,8 +5,6 @@ Everything here is pure and needs no client, so agents, relay and workers hold t
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -96,12 +94,14 @@ class ToolSpec:
 
     def audience_of(self, arguments: Mapping[str, Json]) -> list[str]:
         """Who sees the effect, for these arguments. Raises ArgumentError, code `no_audience` or the function's own."""
-        if not callable(self.audience):
-            return list(self.audience)
-        value = _ask(self.audience, arguments, code="no_audience", tool=self.name)
+        value: object = self.audience
+        if callable(self.audience):
+            value = _ask(self.audience, arguments, code="no_audience", tool=self.name)
         if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
             raise ArgumentError(f"{self.name} gives no list of audiences.", path="$", code="no_audience")
-        return list(value)[:AUDIENCES_MAX]
+        if len(value) > AUDIENCES_MAX:
+            raise ArgumentError(f"{self.name} names over {AUDIENCES_MAX} audiences.", path="$", code="no_audience")
+        return list(value)
 
     def needs_approval(self, audience: Sequence[str]) -> bool:
         """Whether the tool's code alone asks for a person; a configuration may only ask for more."""
@@ -110,14 +110,6 @@ class ToolSpec:
             or (self.cls is ToolClass.IRREVERSIBLE and self.approval != "never")
             or not AUDIENCES_APPROVED.isdisjoint(audience)
         )
-
-    def once_key_of(self, arguments: Mapping[str, Json]) -> str | None:
-        """A key that two calls share exactly when they are the same under `once_per`; None = the tool may repeat."""
-        if self.once_per is None:
-            return None
-        values = [self.name, *(arguments.get(name) for name in self.once_per)]
-        text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return f"{self.name}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     def amount_of(self, arguments: Mapping[str, Json]) -> tuple[int | None, str | None]:
         """(minor units, currency in lower case), None where the tool or the call has none."""

@@ -14,6 +14,7 @@ import pytest
 from pydantic import Field
 
 from counterfoil.ledger.errors import ArgumentError, ConfigError, ToolDefinitionError
+from counterfoil.outbox.intents import check_call
 from counterfoil.providers.contract import Grade, ToolClass
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
@@ -250,12 +251,16 @@ def test_target_audience_and_amount_come_from_the_arguments() -> None:
 
 def test_once_key_depends_on_the_named_fields_only() -> None:
     """Equal fields give an equal key; neighbouring values cannot be confused; None lets the tool repeat."""
-    spec = declare(once_per=("order_id", "sku"))
-    one = spec.once_key_of({"order_id": "a", "sku": "b:c", "weight_g": 1})
-    assert one == spec.once_key_of({"order_id": "a", "sku": "b:c", "weight_g": 2})
-    assert one != spec.once_key_of({"order_id": "a:b", "sku": "c", "weight_g": 1})
+
+    def once_key(spec: ToolSpec, **arguments: object) -> str | None:
+        return check_call(spec, {"weight_g": 1, **arguments}, tenant="t", run="r", actor="a").once_key
+
+    spec = declare(cls="reversible", undo=None, once_per=("order_id", "sku"))
+    one = once_key(spec, order_id="a", sku="b:c")
+    assert one == once_key(spec, order_id="a", sku="b:c", weight_g=2)
+    assert one != once_key(spec, order_id="a:b", sku="c")
     assert "b:c" not in str(one)
-    assert declare(once_per=None).once_key_of({"order_id": "a"}) is None
+    assert once_key(declare(cls="reversible", undo=None, once_per=None), order_id="a", sku="b") is None
 
 
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> Registry:
