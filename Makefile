@@ -31,7 +31,7 @@ lint: $(VENV)/.installed-dev ## Style, types, and which folder may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/.installed-dev ## Put the code into shape

@@ -71,7 +71,7 @@ class Ledger:
     def _connected(self) -> psycopg.Connection[Row]:
         if self._connection is None or self._connection.closed:
             try:
-                self._connection = psycopg.connect(
+                self._connection = psycopg.Connection[Row].connect(
                     self._url,
                     autocommit=True,
                     row_factory=dict_row,

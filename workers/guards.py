@@ -5,7 +5,7 @@ from __future__ import annotations
 from counterfoil.ledger.canonical import canonical_json, load_stored, sha256_of
 from counterfoil.ledger.claims import ClaimedAction
 from counterfoil.ledger.errors import ArgumentError
-from counterfoil.ledger.keys import action_id
+from counterfoil.ledger.keys import Phase, action_id
 from counterfoil.providers.spec import ToolSpec
 
 
@@ -17,7 +17,7 @@ def mismatch(spec: ToolSpec, action: ClaimedAction) -> str | None:
     step: str | int = int(action.step) if action.step.isdecimal() else action.step
     if action.phase not in ("do", "undo", "correct"):
         return "phase"
-    phase = "do" if action.phase == "do" else "undo" if action.phase == "undo" else "correct"
+    phase: Phase = "do" if action.phase == "do" else "undo" if action.phase == "undo" else "correct"
     if action.action_id != action_id(action.tenant, action.run, step, action.revision, phase):
         return "action_id"
     if action.arguments_sha256 != sha256_of(action.arguments):

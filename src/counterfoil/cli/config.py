@@ -14,7 +14,7 @@ from counterfoil.ledger.errors import BrokerUnavailable
 
 app = group("Configuration: counterfoil.toml and COUNTERFOIL_* variables.")
 
-CONNECT_WAIT_S = 5.0
+CONNECT_WAIT_S = 5
 
 
 @app.command()
@@ -77,7 +77,7 @@ def _reach_database(config: ConfigPath) -> None:
 
 
 def _reach_broker(config: ConfigPath) -> None:
-    from kombu import Connection
+    from kombu.connection import Connection
     from kombu.exceptions import OperationalError
 
     with Connection(place.broker_url(config), connect_timeout=CONNECT_WAIT_S) as connection:

@@ -83,9 +83,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: st
 
 def complain(error: CounterfoilError) -> None:
     """Code and cause on one line of standard error, the fix on a second."""
-    message = clean(error.message) if error.fix else clean(str(error))
-    place = f"{error.file}:{error.line}: " if hasattr(error, "file") and hasattr(error, "line") and error.fix else ""
-    print(f"counterfoil: {_bold(error.code)}: {clean(place)}{message}", file=sys.stderr)
+    print(f"counterfoil: {_bold(error.code)}: {clean(error.message)}", file=sys.stderr)
     if error.fix:
         print(f"  fix: {clean(error.fix)}", file=sys.stderr)
 
