@@ -22,4 +22,10 @@ Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept
 
 def group(help_text: str) -> typer.Typer:
     """A noun."""
-    return typer.Typer(help=help_text, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+    return typer.Typer(
+        help=help_text,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        add_completion=False,
+        pretty_exceptions_enable=False,  # they would print local variables: URLs with passwords, arguments
+    )

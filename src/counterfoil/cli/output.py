@@ -11,7 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from counterfoil.ledger.errors import CounterfoilError
 
@@ -73,7 +73,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: st
     cells = [[clean(value) for value in row] for row in rows]
     if not cells:
         say(empty)
-    elif sys.stdout.isatty():
+    elif _is_decorated(sys.stdout):
         _rich_table(columns, cells)
     else:
         widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
@@ -94,8 +94,16 @@ def stop(code: int) -> NoReturn:
 
 
 def _bold(text: str) -> str:
-    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    return f"\x1b[1;31m{text}\x1b[0m" if colour else text
+    return f"\x1b[1;31m{text}\x1b[0m" if _is_decorated(sys.stderr) else text
+
+
+def _is_decorated(stream: TextIO) -> bool:
+    """For a person's terminal; NO_COLOR, pipes and files get plain lines."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+_WHOLE = frozenset({"action", "tool"})
+"""Columns that people copy from: never broken over two lines. Both have short names by the ledger's rules."""
 
 
 def _rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
@@ -103,7 +111,10 @@ def _rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(columns):
+        widest = max(len(row[i]) for row in cells) if name in _WHOLE else None
+        drawn.add_column(name, no_wrap=name in _WHOLE, min_width=widest)
     for row in cells:
         drawn.add_row(*(Text(cell, overflow="fold") for cell in row))  # Text: nothing in it is markup
     Console(highlight=False, markup=False, emoji=False).print(drawn)
