@@ -21,10 +21,8 @@ import psycopg
 import pytest
 import redis
 
-from counterfoil.ledger.canonical import canonical_json, sha256_of
+from counterfoil import Counterfoil
 from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.keys import action_id
-from counterfoil.ledger.queries import load
 from counterfoil.outbox.broker import broker_app
 from counterfoil.outbox.relay import Relay
 from counterfoil.providers.registry import Registry
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.chaos
 
-PROPOSE = load("counterfoil.ledger", "sql/agent.sql")["propose"]
 TOOLS = "counterfoil.providers.stripe.tools"
 PREFIX = "cf-chaos-"
 START_S = 20.0
@@ -94,36 +91,6 @@ def toml(values: Mapping[str, Mapping[str, object] | object]) -> str:
         if isinstance(value, Mapping)
     ]
     return "\n".join([*flat, *tables]) + "\n"
-
-
-def charge_of(order: str) -> dict[str, object]:
-    """What `propose` records for a charge of 5.00."""
-    spec = Registry.load([TOOLS]).get("stripe_charge")
-    arguments = spec.validate({"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": order})
-    text, step = canonical_json(arguments), f"charge-{order}"
-    recorded: dict[str, object] = {
-        "action_id": action_id("acme", "run", step, 1, "do"),
-        "tenant": "acme",
-        "run": "run",
-        "step": step,
-        "revision": 1,
-        "actor": "bot",
-        "tool": spec.name,
-        "tool_version": spec.version,
-        "class": spec.cls.value,
-        "effect": spec.effect,
-        "target": order,
-        "provider": spec.provider,
-        "account": "default",
-        "queue": spec.queue,
-        "arguments": text,
-        "arguments_sha256": sha256_of(text),
-        "audience": ["finance"],
-        "amount_minor": 500,
-        "currency": "usd",
-        "needs_approval": False,
-    }
-    return dict.fromkeys(PROPOSE.parameters) | recorded
 
 
 @dataclass(slots=True)
@@ -186,10 +153,13 @@ class Site:
             relay.close()
 
     def charge(self, *orders: str) -> None:
-        """One charge of 5.00 an order, proposed in one transaction."""
-        with psycopg.connect(self.database.url("agent")) as connection:
+        """One charge of 5.00 an order, enqueued in one transaction."""
+        url = self.database.url("agent")
+        cf, place = Counterfoil(url, registry=Registry.load([TOOLS])), {"tenant": "acme", "run": "run", "actor": "bot"}
+        with psycopg.connect(url) as connection:
             for order in orders:
-                connection.execute(PROPOSE.psycopg.encode(), charge_of(order))
+                arguments = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": order}
+                cf.enqueue(connection, "stripe_charge", arguments, step=f"charge-{order}", **place)
 
     def rows(self, query: str) -> Sequence[tuple[Any, ...]]:
         with psycopg.connect(self.database.url("owner")) as connection:
