@@ -57,7 +57,8 @@ clean: ## Stop the local stack; remove its data, the environment and what was bu
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing counterfoil[$*] into $(VENV) (the first time takes a minute)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[$*]' \
-		| awk '/^(Collecting|  Downloading|Installing)/ { printf "."; fflush() } END { print " done" }'
+		2> $(VENV)/pip.log | awk '/^(Collecting|  Downloading|Installing)/ { printf "."; fflush() } END { print "" }' \
+		|| { cat $(VENV)/pip.log >&2; exit 1; }
 	@touch $@
 
 $(BIN)/python:
