@@ -39,7 +39,7 @@ format: $(VENV)/.installed-dev ## Put the code into shape
 	$(BIN)/ruff format .
 
 cases: $(VENV)/.installed-dev ## What went wrong for others, each case by its id
-	@$(BIN)/python -m pytest -q -n $(JOBS) -m case $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) -p tests.cases -m case tests $(ARGS)
 
 guards: $(VENV)/.installed-dev ## Switch the protocol's guards off one by one: each time a test must fail
 	@$(BIN)/python tests/guards/run.py $(ARGS)

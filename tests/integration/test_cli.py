@@ -75,6 +75,12 @@ def test_help_loads_nothing_that_takes_time(argv: tuple[str, ...]) -> None:
     assert done.stdout.splitlines()[-1] == "loaded: []"
 
 
+def test_version(cli: Cli) -> None:
+    """The installed version, and done."""
+    answer = cli("--version")
+    assert (answer.code, answer.out) == (0, "counterfoil 0.1.0\n")
+
+
 def test_every_verb_has_an_example() -> None:
     """The help of each verb shows at least one command line to copy."""
     from counterfoil.cli import action, config, db, run, tool

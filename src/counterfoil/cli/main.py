@@ -62,12 +62,22 @@ def main(argv: list[str] | None = None) -> NoReturn:
     raise SystemExit(0)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"counterfoil {version('counterfoil')}")
+        raise typer.Exit
+
+
 @app.callback(
     epilog="Exit codes: 0 done, 1 our fault, 2 usage or configuration, 3 not found, 4 refused, "
     "5 database or broker away, 6 waits for a person."
 )
 def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Counterfoil: one recorded intent, one bounded effect, one discoverable outcome for what agents do.
@@ -77,12 +87,7 @@ def root(
     counterfoil action list --state uncertain
     counterfoil run unwind ticket-1182 --dry-run
     """
-    del debug  # taken out of the arguments by `main`, since it may stand anywhere
-    if version:
-        from importlib.metadata import version as version_of
-
-        print(f"counterfoil {version_of('counterfoil')}")
-        raise typer.Exit
+    del version, debug  # told by its callback; taken out of the arguments by `main`, since it may stand anywhere
 
 
 def _end(error: CounterfoilError, *, debug: bool) -> NoReturn:
