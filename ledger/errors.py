@@ -8,6 +8,7 @@ CounterfoilError (RuntimeError)
 ├── StepRace               the caller's snapshot is too old to allocate a step; retry the transaction
 ├── IntentConflict         the step was recorded with other arguments
 ├── RunTakenOver           another handle re-opened this run
+├── NotFound               there is no such action or run, or this login may not see it
 ├── NotAllowed             the run is closed or unwinding, or the role has no right to this tenant
 └── LedgerUnavailable      Postgres could not be reached, or the connection was lost
 

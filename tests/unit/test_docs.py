@@ -197,6 +197,12 @@ def test_settings_without_effect_are_told() -> None:
     assert unread >= set(SPARED)
     assert told == unread - set(SPARED) | SHOWN_OR_SHARED
 
+    sample = (ROOT / "examples" / "counterfoil.toml").read_text()
+    lines = re.sub(r"(?s)\[providers\.stripe\.retry_budget\].*?\n\n", "", sample).splitlines()
+    shown = {line.partition(" = ")[0]: "(not in force yet)" in line for line in lines if " = " in line}
+    names = {key.rpartition(".")[2] for key in told - {"tool.NAME.calls_per_run_max"}}
+    assert {name for name, marked in shown.items() if marked} == names & set(shown)
+
 
 def test_guards_are_told() -> None:
     """docs/guards.md has each guard that can be switched off, in order, beside the test that is marked with it."""

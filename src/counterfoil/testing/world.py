@@ -153,6 +153,7 @@ class World:
         worker = self.new_worker("frozen", stop)
         thread = threading.Thread(target=worker.run, args=(self.due(),), kwargs={"stop_at": float("inf")}, daemon=True)
         thread.start()
+
         def thaw() -> None:
             go_on.set()
             thread.join(FROZEN_MAX_S)
