@@ -12,7 +12,7 @@ from counterfoil.providers.outcomes import Finding, Json, Outcome
 
 
 class ToolClass(StrEnum):
-    """How much of an effect can be taken back (article 1, step 1)."""
+    """How much of an effect can be taken back; everything else about a tool follows from it."""
 
     PURE = "pure"
     REVERSIBLE = "reversible"

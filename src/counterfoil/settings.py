@@ -236,5 +236,9 @@ def _required(value: SecretStr | None, key: str) -> str:
     text = "" if value is None else value.get_secret_value()
     if not text:
         variable = "COUNTERFOIL_" + key.replace(".", "__").upper()
-        raise ConfigError(f"{key} is not configured.", key=key, fix=f"Set it in counterfoil.toml or as {variable}.")
+        raise ConfigError(
+            f"{key} is not configured.",
+            key=key,
+            fix=f'Set it in counterfoil.toml or as {variable}; for a local stack: eval "$(counterfoil up --env)".',
+        )
     return text

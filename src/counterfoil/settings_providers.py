@@ -95,14 +95,10 @@ class ProviderSettings(Section):
 
 
 class ToolSettings(Section):
-    """`[tool.NAME]` may only tighten: it asks for approvals and sets caps, and can lift none that the code declares."""
+    """`[tool.NAME]` may only tighten: it asks for approvals, and can lift none that the code declares."""
 
     approval: Literal["always"] | None = None
     approval_above_minor: Minor | None = None
-    amount_per_run_max_minor: Minor | None = None
-    amount_per_day_max_minor: Minor | None = None
-    calls_per_run_max: Count | None = None
-    calls_per_day_max: Count | None = None
 
 
 def read_secret_file(path: Path, key: str) -> bytes:

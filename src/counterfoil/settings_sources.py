@@ -22,8 +22,18 @@ NESTING = "__"
 FILE_VARIABLE = "COUNTERFOIL_CONFIG"
 """Names the TOML file."""
 
+SANDBOX_VARIABLE = "COUNTERFOIL_SANDBOX_URL"
+"""Where `counterfoil up` has the sandbox: for people's own tools and scripts."""
+
 NO_SETTINGS = frozenset(
-    {FILE_VARIABLE, "COUNTERFOIL_HOME", "COUNTERFOIL_POSTGRES", "COUNTERFOIL_CRASH_AT", "COUNTERFOIL_CRASH_MARK"}
+    {
+        FILE_VARIABLE,
+        "COUNTERFOIL_HOME",
+        "COUNTERFOIL_POSTGRES",
+        "COUNTERFOIL_CRASH_AT",
+        "COUNTERFOIL_CRASH_MARK",
+        SANDBOX_VARIABLE,
+    }
 )
 """Variables of ours that are no settings: the file, where and how the local stack keeps its data, a crash for a test."""
 

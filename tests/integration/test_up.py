@@ -88,7 +88,7 @@ def test_up_acts_and_down_leaves_nothing(cli: Cli, project: Path) -> None:
     assert cli("up", "--detach", "--json").stdout == started.stdout, "and detached it is the same one"
 
     env = json.loads(cli("up", "--env", "--json").stdout)
-    assert set(env) == {"COUNTERFOIL_CONFIG", "COUNTERFOIL_DATABASE__URL"}
+    assert set(env) == {"COUNTERFOIL_CONFIG", "COUNTERFOIL_DATABASE__URL", "COUNTERFOIL_SANDBOX_URL"}
     assert "cf_agent:" in env["COUNTERFOIL_DATABASE__URL"]
     with (
         psycopg.connect(env["COUNTERFOIL_DATABASE__URL"]) as agent,

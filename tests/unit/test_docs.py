@@ -179,8 +179,8 @@ SPARED = {
 }
 """Keys that no code outside the settings names, and why they are in force all the same."""
 
-SHOWN_OR_SHARED = {"approval.two_person", "tool.NAME.calls_per_run_max"}
-"""Keys that the search below takes for read: one is only printed, the other's name is also a limit's."""
+SHOWN = {"approval.two_person"}
+"""Keys that the search below takes for read, and that are only printed."""
 
 
 def test_settings_without_effect_are_told() -> None:
@@ -195,12 +195,12 @@ def test_settings_without_effect_are_told() -> None:
     section = PAGES["docs/configuration.md"].partition("## Accepted, and not in force yet")[2]
     told = set(re.findall(r"`([\w.]+)`", "".join(line.split("|")[1] for line in section.splitlines() if "|" in line)))
     assert unread >= set(SPARED)
-    assert told == unread - set(SPARED) | SHOWN_OR_SHARED
+    assert told == unread - set(SPARED) | SHOWN
 
     sample = (ROOT / "examples" / "counterfoil.toml").read_text()
     lines = re.sub(r"(?s)\[providers\.stripe\.retry_budget\].*?\n\n", "", sample).splitlines()
     shown = {line.partition(" = ")[0]: "(not in force yet)" in line for line in lines if " = " in line}
-    names = {key.rpartition(".")[2] for key in told - {"tool.NAME.calls_per_run_max"}}
+    names = {key.rpartition(".")[2] for key in told}
     assert {name for name, marked in shown.items() if marked} == names & set(shown)
 
 

@@ -55,7 +55,6 @@ cost_after_throttle = 5
 ratio_max = 0.1
 [tool.charge_card]
 approval_above_minor = 5000
-amount_per_run_max_minor = 20000
 """
 
 Write = Callable[[str], Path]
@@ -129,7 +128,7 @@ def test_the_environment_wins_key_by_key(write: Write) -> None:
             "COUNTERFOIL_PROVIDERS__JIRA__API_KEY": "12345",
             "COUNTERFOIL_TOOLS": '["a.tools", "b.tools"]',
             "COUNTERFOIL_BROKER__KEY_PREFIX": "other",
-            "COUNTERFOIL_TOOL__CHARGE_CARD__CALLS_PER_RUN_MAX": "3",
+            "COUNTERFOIL_TOOL__CHARGE_CARD__APPROVAL": "always",
             "UNRELATED__TIMEOUT_S": "x",
         },
     )
@@ -139,7 +138,7 @@ def test_the_environment_wins_key_by_key(write: Write) -> None:
     assert settings.providers["jira"].secret("api_key") == "12345"
     assert settings.tools == ("a.tools", "b.tools")
     assert settings.broker.key_prefix == "other"
-    assert settings.tool["charge_card"].calls_per_run_max == 3
+    assert settings.tool["charge_card"].approval == "always"
     assert settings.tool["charge_card"].approval_above_minor == 5000
 
 

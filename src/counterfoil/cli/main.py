@@ -23,7 +23,6 @@ EXTRAS = {
     "redis": "worker",
     "tenacity": "worker",
     "stripe": "stripe",
-    "requests": "stripe",
     "jira": "jira",
     "zenpy": "zendesk",
     "aiohttp": "sandbox",

@@ -1,17 +1,17 @@
 """The demo's own tools: what a shop would write beside the shipped ones for Stripe and Jira.
 
-The warehouse stands beside the sandbox's Stripe; a real shop would take its address from its own configuration.
+The warehouse is the sandbox's; a real shop would take its address from its own configuration.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import requests
 from pydantic import Field
 
 from counterfoil.providers.tool import tool
-from counterfoil.settings import Settings
 
 OrderId = Annotated[str, Field(min_length=1, max_length=64)]
 
@@ -74,5 +74,4 @@ def _post(path: str, body: dict[str, object], key: str) -> dict[str, object]:
 
 
 def _warehouse() -> str:
-    stripe = Settings.load().provider("stripe").base_url or ""
-    return stripe.removesuffix("/stripe") + "/warehouse"
+    return os.environ["COUNTERFOIL_SANDBOX_URL"] + "/warehouse"

@@ -25,6 +25,7 @@ import psycopg
 from counterfoil.providers.registry import Registry
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.settings import Settings
+from counterfoil.settings_sources import SANDBOX_VARIABLE
 from counterfoil.stack.children import Child, Supervisor
 from counterfoil.stack.databases import database_url, prepare_database
 from counterfoil.stack.errors import AlreadyUp, StackError
@@ -212,6 +213,7 @@ def env_for(home: Home, urls: Urls, role: str) -> dict[str, str]:
     env = {
         "COUNTERFOIL_CONFIG": str(config_path(home)),
         "COUNTERFOIL_DATABASE__URL": database_url(home, urls, DATABASE, role),
+        SANDBOX_VARIABLE: f"http://{HOST}:{_sandbox_port(home).read_text()}",
     }
     if role == "worker":
         env["COUNTERFOIL_BROKER__URL"] = urls.valkey
@@ -307,7 +309,7 @@ def _answers(sandbox: Sandbox) -> bool:
 
 def _remembered_port(home: Home) -> int:
     """The sandbox's port of the last start if it is free: what was pasted into a shell stays right."""
-    file = home.run / "sandbox.port"
+    file = _sandbox_port(home)
     with suppress(FileNotFoundError, ValueError):
         port = int(file.read_text())
         if is_free(port):
@@ -315,6 +317,10 @@ def _remembered_port(home: Home) -> int:
     port = free_port()
     write_private(file, str(port))
     return port
+
+
+def _sandbox_port(home: Home) -> Path:
+    return home.run / "sandbox.port"
 
 
 def _record(home: Home) -> Path:
