@@ -6,6 +6,7 @@ be held has no test. The effects are the sandbox's own counts at the end of each
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -19,42 +20,52 @@ HELD = frozenset(
 """Cases that must have a test; a test may name others, too."""
 
 _CASE, _EFFECTS = "case", "case_effects"
-_HEAD = ("case", "result", "effects", "test")
-_OUTCOMES = ("passed", "failed", "error", "skipped")
+_HEAD = ("case", "result", "effects of each run", "test")
+_OUTCOMES = ("skipped", "passed", "failed", "error")
+_EFFECTS_SHOWN_MAX = 3
 
 
 @dataclass
 class _Table:
-    """What this session's reports said: test → outcome and effects, for each case."""
+    """What this session's reports said: case → run of a test → outcome and effects."""
 
-    rows: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    runs: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
 
     def add(self, report: pytest.TestReport) -> None:
-        """A later phase of the same test only makes it worse."""
+        """A test reports its set-up, its call and its tear-down; the worst of them counts."""
         properties = report.user_properties
         effects = next((str(value) for name, value in properties if name == _EFFECTS), "")
+        outcome = "error" if report.failed and report.when != "call" else report.outcome
         for case in [str(value) for name, value in properties if name == _CASE]:
-            key = (case, report.nodeid)
-            before, _ = self.rows.get(key, ("passed", ""))
-            outcome = "error" if report.failed and report.when != "call" else report.outcome
-            self.rows[key] = (max(before, outcome, key=_OUTCOMES.index), effects)
+            runs = self.runs.setdefault(case, {})
+            before, _ = runs.get(report.nodeid, ("skipped", ""))
+            runs[report.nodeid] = (max(before, outcome, key=_OUTCOMES.index), effects)
 
     @property
     def missing(self) -> list[str]:
         """Cases that no test has held: none is marked with it, or all of them were skipped."""
-        held = {case for (case, _), (outcome, _) in self.rows.items() if outcome != "skipped"}
-        return sorted(HELD - held, key=_order)
+        return sorted((case for case in HELD if not self._held(case)), key=_order)
 
     def lines(self) -> Iterator[str]:
-        cells = [
-            (case, outcome, effects, test.removeprefix("tests/"))
-            for (case, test), (outcome, effects) in sorted(
-                self.rows.items(), key=lambda row: (_order(row[0][0]), row[0][1])
-            )
-        ]
-        widths = [max(len(row[column]) for row in [_HEAD, *cells]) for column in range(3)]
-        for row in [_HEAD, *cells]:
+        """A line for each case and test function; one with parameters has run several times."""
+        rows = [_HEAD, *(row for case in sorted(self.runs, key=_order) for row in self._rows(case))]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        for row in rows:
             yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
+
+    def _held(self, case: str) -> bool:
+        return any(outcome != "skipped" for outcome, _ in self.runs.get(case, {}).values())
+
+    def _rows(self, case: str) -> Iterator[tuple[str, str, str, str]]:
+        functions: dict[str, list[tuple[str, str]]] = {}
+        for test, run in self.runs[case].items():
+            functions.setdefault(test.partition("[")[0].removeprefix("tests/"), []).append(run)
+        for function, runs in sorted(functions.items()):
+            outcomes = Counter(outcome for outcome, _ in runs)
+            result = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+            effects = sorted({effects for _, effects in runs})
+            shown = " | ".join(effects[:_EFFECTS_SHOWN_MAX]) + " | …" * (len(effects) > _EFFECTS_SHOWN_MAX)
+            yield case, result, shown, function
 
 
 _table = pytest.StashKey[_Table]()
