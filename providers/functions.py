@@ -85,10 +85,9 @@ class FunctionAdapter:
         if not callable(lookup):
             return Unknown("no_lookup")
         try:
-            answer = lookup(**self._lookup_arguments(lookup, call))
+            return self._finding_of(lookup(**self._lookup_arguments(lookup, call)))
         except Exception as exc:  # noqa: BLE001 - a failed look-up proves nothing, whatever failed in it
             return Unknown(type(exc).__name__)
-        return self._finding_of(answer)
 
     def _lookup_arguments(self, lookup: Callable[..., object], call: Call) -> dict[str, object]:
         offered: dict[str, object] = {"key": call.key, "sent_at": call.first_sent_at}
@@ -105,6 +104,8 @@ class FunctionAdapter:
         if isinstance(answer, Unknown):
             return Unknown(_code(answer.code))
         if isinstance(answer, Found):
+            if answer.created_at is not None and answer.created_at.tzinfo is None:
+                return Unknown("no_time_zone")
             outcome = clean_outcome(answer.outcome)
             return Unknown("not_sent") if isinstance(outcome, NotSent) else replace(answer, outcome=outcome)
         if isinstance(answer, Many):
@@ -152,7 +153,8 @@ def clean_outcome(outcome: Outcome) -> Outcome:
         case NotSent():
             return NotSent(_code(outcome.code))
         case Rejected():
-            return replace(outcome, code=_code(outcome.code))
+            field = clean_text(str(outcome.field), chars_max=CODE_CHARS_MAX) if outcome.field else None
+            return replace(outcome, code=_code(outcome.code), field=field)
     assert_never(outcome)
 
 

@@ -19,7 +19,7 @@ class AdapterPool:
 
     def adapter(self, spec: ToolSpec) -> Adapter:
         """The tool's adapter. Raises `ConfigError` when its client is not installed or its credentials are missing."""
-        name = spec.adapter or f"{spec.function.__module__}:{spec.function.__qualname__}:{spec.version}"
+        name = spec.adapter or f"{spec.name}:{spec.version}"  # functions made by one factory share every other name
         found = self._adapters.get(name)
         if found is None:
             try:

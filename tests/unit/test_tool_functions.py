@@ -24,6 +24,7 @@ from counterfoil.providers.outcomes import (
     Uncertain,
     Unknown,
 )
+from counterfoil.providers.pool import AdapterPool
 from counterfoil.providers.sanitise import ID_CHARS_MAX, TEXT_CHARS_MAX, clean_json
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.providers.tool import SPEC_ATTRIBUTE, tool
@@ -269,3 +270,17 @@ def test_cleaned_json_is_storable_at_any_depth() -> None:
         "key": ["a"],
         "ok": [True, 1.5],
     }
+
+
+def test_tools_from_one_factory_keep_their_own_functions() -> None:
+    """Functions of one name, made in one place, are two tools: neither is called for the other."""
+
+    def made(name: str) -> ToolSpec:
+        def ship(order_id: str) -> dict[str, object]:
+            return {"id": name}
+
+        return spec_of(ship, name=name)
+
+    pool = AdapterPool(lambda provider: None)
+    answers = [pool.adapter(made(name)).send(call_of(order_id="7"), timeout_s=1) for name in ("air", "sea")]
+    assert [answer.id for answer in answers if isinstance(answer, Succeeded)] == ["air", "sea"]
