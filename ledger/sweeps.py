@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.queries import load
 
@@ -34,6 +36,14 @@ def finish_cancels(ledger: Ledger, *, by: str, batch: int = BATCH) -> list[str]:
 def rescue_lost_wakeups(ledger: Ledger, *, older_s: float, batch: int = BATCH) -> list[str]:
     """Gives a wake-up to claimable rows that have none. Must return [] always; anything else is worth an alert."""
     return _moved(ledger, "rescue_lost_wakeups", older_s=older_s, batch=batch)
+
+
+def hand_orphans_to_person(
+    ledger: Ledger, *, known: Sequence[tuple[str, int]], older_s: float, by: str, batch: int = BATCH
+) -> list[str]:
+    """uncertain → operator_review for rows whose tool (name, version) is not `known` and whose look-up is `older_s` late."""
+    names, versions = [name for name, _ in known], [version for _, version in known]
+    return _moved(ledger, "hand_orphans_to_person", tools=names, versions=versions, older_s=older_s, by=by, batch=batch)
 
 
 def make_partitions(ledger: Ledger, *, ahead: int = 2) -> list[str]:

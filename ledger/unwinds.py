@@ -34,6 +34,7 @@ class Step:
     run: str
     step: str
     revision: int
+    superseded: bool
     tool: str
     tool_version: int
     class_: str
@@ -66,7 +67,7 @@ class UndoIntent:
 
 
 def runs_to_unwind(ledger: Ledger, *, batch: int = 100) -> list[UnwindingRun]:
-    """Runs that are being taken back, blocked ones last; the longest untouched first."""
+    """Takes up to `batch` runs that are being taken back, those first that nobody has taken for the longest time."""
     return [UnwindingRun(**row) for row in ledger.rows(_SQL["runs_to_unwind"], {"batch": batch})]
 
 
@@ -133,4 +134,4 @@ def block_unwind(ledger: Ledger, run: UnwindingRun) -> bool:
 
 def finish_unwind(ledger: Ledger, run: UnwindingRun) -> bool:
     """unwound, if nothing of the run is unsettled or succeeded by now."""
-    return ledger.row(_SQL["finish_unwind"], {"tenant": run.tenant, "run": run.run}) is not None
+    return ledger.row(_SQL["finish_unwind"], {"tenant": run.tenant, "run": run.run}) == {"finished": True}

@@ -34,18 +34,19 @@ def claim_uncertain(
     ledger: Ledger,
     *,
     fence: UUID,
-    tools: Sequence[str],
+    tools: Sequence[tuple[str, int]],
     batch: int,
     lease_s: float,
     uncertain_after_s: float,
     by: str,
 ) -> list[UncertainAction]:
-    """uncertain → reconciling for up to `batch` due rows of `tools`, none of which another caller gets."""
+    """uncertain → reconciling for up to `batch` due rows of `tools` (name, version), none of which another caller gets."""
     rows = ledger.rows(
         _SQL["claim_uncertain"],
         {
             "fence": fence,
-            "tools": list(tools),
+            "tools": [name for name, _ in tools],
+            "versions": [version for _, version in tools],
             "batch": batch,
             "lease_s": lease_s,
             "uncertain_after_s": uncertain_after_s,

@@ -19,7 +19,7 @@ from counterfoil.ledger import verdicts
 from counterfoil.ledger.canonical import load_stored
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.verdicts import UncertainAction
-from counterfoil.providers.contract import Adapter, Contract, ToolClass
+from counterfoil.providers.contract import Adapter, Call, Contract, ToolClass
 from counterfoil.providers.outcomes import Finding, Found, Many, Succeeded, Unknown
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
@@ -70,57 +70,70 @@ class LookUps:
 
     def sweep(self, *, budget_s: float) -> int:
         """Looks up what is due, batch after batch, for about `budget_s`; returns the number of rows."""
-        tools = [name for name in self.registry.names() if self.registry.get(name).cls is not ToolClass.PURE]
         stop_at = time.monotonic() + budget_s
         rows = 0
         for _ in range(BATCHES_MAX):
+            lapses_at = time.monotonic() + self.lease_s
             batch = verdicts.claim_uncertain(
                 self.ledger,
                 fence=uuid4(),
-                tools=tools,
+                tools=known_tools(self.registry),
                 batch=self.batch,
                 lease_s=self.lease_s,
                 uncertain_after_s=self.uncertain_after_s,
                 by=self.by,
             )
-            self._look(batch)
+            self._look(batch, lapses_at)
             rows += len(batch)
             if len(batch) < self.batch or time.monotonic() >= stop_at:
                 break
         return rows
 
-    def _look(self, batch: Sequence[UncertainAction]) -> None:
-        groups: defaultdict[tuple[str, str], list[UncertainAction]] = defaultdict(list)
+    def _look(self, batch: Sequence[UncertainAction], lapses_at: float) -> None:
+        """Asks and concludes group after group; what the lease is too short for lapses, and is looked at again."""
+        groups: defaultdict[tuple[str, int], list[tuple[UncertainAction, Call]]] = defaultdict(list)
         for action in batch:
-            groups[action.provider, action.tool].append(action)
-        for (provider, tool), group in groups.items():
-            spec = self.registry.get(tool)
-            findings = self._ask(spec, group, self.policy(provider))
-            for action in group:
-                self._conclude(spec, action, findings.get(action.action_id, Unknown("no_finding")))
+            call = self._call(action)
+            if call is not None:
+                groups[action.tool, action.tool_version].append((action, call))
+        for (tool, version), group in groups.items():
+            spec = self.registry.get(tool, version)
+            # A function is asked for one row at a time: all of them together may take longer than the lease.
+            for part in [group] if spec.adapter else [[row] for row in group]:
+                if time.monotonic() >= lapses_at:
+                    return
+                findings = self._ask(spec, [call for _, call in part])
+                for action, _ in part:
+                    self._conclude(spec, action, findings.get(action.action_id, Unknown("no_finding")))
 
-    def _ask(self, spec: ToolSpec, group: Sequence[UncertainAction], policy: Policy) -> Mapping[str, Finding | None]:
-        """A finding for each row; None for all where the tool has no look-up. A look-up that fails proves nothing."""
-        if not self.contract(spec).lookup:
-            return dict.fromkeys((action.action_id for action in group), None)
+    def _call(self, action: UncertainAction) -> Call | None:
+        """What the provider is asked about; None when the row cannot be read, which is a person's then."""
         try:
-            return dict(self.adapter(spec).lookup([call_of(action) for action in group], timeout_s=policy.timeout_s))
+            return call_of(action)
+        except ValueError:
+            log.error("row_unreadable", action_id=action.action_id, tool=action.tool)
+            self._write(action, Person("unreadable"), "the recorded arguments are no JSON object")
+            return None
+
+    def _ask(self, spec: ToolSpec, calls: Sequence[Call]) -> Mapping[str, Finding | None]:
+        """A finding for each call; None for all where the tool has no look-up. A look-up that fails proves nothing."""
+        if not self.contract(spec).lookup:
+            return dict.fromkeys((call.action_id for call in calls), None)
+        try:
+            return dict(self.adapter(spec).lookup(calls, timeout_s=self.policy(spec.provider).timeout_s))
         except Exception as error:  # noqa: BLE001 - whatever failed in a read, it is Unknown, never absence
-            log.warning("look_up_failed", tool=spec.name, rows=len(group), error=type(error).__name__)
-            return {action.action_id: Unknown(type(error).__name__) for action in group}
+            log.warning("look_up_failed", tool=spec.name, rows=len(calls), error=type(error).__name__)
+            return {call.action_id: Unknown(type(error).__name__) for call in calls}
 
     def _conclude(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None) -> None:
-        policy, contract = self.policy(action.provider), self.contract(spec)
-        said = verdict(
-            _claimed(action, policy),
-            contract,
-            finding,
-            ttl_margin_s=self.ttl_margin_s(spec),
-            skew_s=self.skew_s,
-            base_s=self.base_s,
-        )
-        evidence = evidence_of(action, finding)
-        written = self._write(action, said, evidence)
+        """Writes what the finding means. One that cannot be judged is asked for again, and stops no other row."""
+        try:
+            said = self._verdict(spec, action, finding)
+        except Exception as error:  # noqa: BLE001 - an adapter's answer of a form that nobody foresaw proves nothing
+            log.error("verdict_failed", action_id=action.action_id, tool=action.tool, error=type(error).__name__)
+            finding = Unknown(type(error).__name__)
+            said = self._verdict(spec, action, finding)
+        written = self._write(action, said, evidence_of(action, finding))
         log.info(
             "looked_up",
             action_id=action.action_id,
@@ -129,6 +142,16 @@ class LookUps:
             finding=type(finding).__name__.lower(),
             verdict=type(said).__name__.lower(),
             written=written,
+        )
+
+    def _verdict(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None) -> Verdict:
+        return verdict(
+            _claimed(action, self.policy(action.provider)),
+            self.contract(spec),
+            finding,
+            ttl_margin_s=self.ttl_margin_s(spec),
+            skew_s=self.skew_s,
+            base_s=self.base_s,
         )
 
     def _write(self, action: UncertainAction, said: Verdict, evidence: str) -> bool:
@@ -191,6 +214,11 @@ class LookUps:
             evidence=evidence,
             by=self.by,
         )
+
+
+def known_tools(registry: Registry) -> list[tuple[str, int]]:
+    """Name and version of every tool that leaves rows: old rows are judged by their own version's contract or not at all."""
+    return [(spec.name, spec.version) for spec in registry if spec.cls is not ToolClass.PURE]
 
 
 def evidence_of(action: UncertainAction, finding: Finding | None) -> str:

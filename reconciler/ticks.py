@@ -8,10 +8,13 @@ import structlog
 
 from counterfoil.ledger import sweeps
 from counterfoil.ledger.connection import Ledger
-from counterfoil.reconciler.lookups import LookUps
+from counterfoil.reconciler.lookups import LookUps, known_tools
 from counterfoil.reconciler.unwind import Unwinder
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.reconciler")
+
+ORPHAN_AFTER_S = 3600.0
+"""A look-up that is due for this long: every process that had the row's tool is gone. Longer than any deployment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +42,16 @@ class Reconciler:
         return self.look_ups.sweep(budget_s=self.sweep_budget_s)
 
     def rescue(self) -> int:
-        """Wake-ups for claimable rows that have none; anything but 0 is our bug, so it is told as an error."""
+        """What nobody moves on any more: claimable rows without a wake-up (our bug, so it is told as an error) get one,
+        uncertain rows of a tool that nobody has go to a person."""
         rescued = sweeps.rescue_lost_wakeups(self.ledger, older_s=self.lost_after_s)
         if rescued:
             log.error("wake_ups_rescued", actions=rescued)
-        return len(rescued)
+        known = known_tools(self.look_ups.registry)
+        orphans = sweeps.hand_orphans_to_person(self.ledger, known=known, older_s=ORPHAN_AFTER_S, by=self.by)
+        if orphans:
+            log.error("tools_unknown", actions=orphans)
+        return len(rescued) + len(orphans)
 
     def expire(self) -> int:
         """Deadlines and cancels that waited for their row."""

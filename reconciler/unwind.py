@@ -15,7 +15,7 @@ import structlog
 from counterfoil.ledger import unwinds
 from counterfoil.ledger.canonical import canonical_json, load_stored, sha256_of
 from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.errors import ArgumentError
+from counterfoil.ledger.errors import ArgumentError, LedgerUnavailable
 from counterfoil.ledger.keys import action_id
 from counterfoil.ledger.states import UNSETTLED, State
 from counterfoil.ledger.unwinds import Step, UndoIntent, UnwindingRun
@@ -41,10 +41,16 @@ class Unwinder:
     by: str
 
     def visit_all(self) -> int:
-        """Visits every run that is being taken back; returns how many there were."""
+        """Visits runs that are being taken back; returns how many there were. One that fails is a person's, alone."""
         runs = unwinds.runs_to_unwind(self.ledger)
         for run in runs:
-            self.visit(run)
+            try:
+                self.visit(run)
+            except LedgerUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - a tool's own code, or a row that it never wrote
+                log.error("unwind_failed", tenant=run.tenant, run=run.run, error=type(error).__name__)
+                unwinds.block_unwind(self.ledger, run)
         return len(runs)
 
     def visit(self, run: UnwindingRun) -> Progress:
@@ -77,8 +83,10 @@ class Unwinder:
     def _compensate(self, step: Step) -> Progress:
         """Brings one succeeded step's counter-action a step further."""
         match step.undo_state:
-            case None if step.compensation is None:
-                return "blocked"  # nothing was written down that could take it back: a person decides
+            case None if step.compensation is None or step.superseded:
+                return (
+                    "blocked"  # nothing was written down that could take it back, or not for it alone: a person decides
+                )
             case None:
                 return self._propose(step)
             case State.SUCCEEDED:

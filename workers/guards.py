@@ -36,7 +36,11 @@ def mismatch(spec: ToolSpec, action: ClaimedAction) -> str | None:
 
 def _derived_mismatch(spec: ToolSpec, action: ClaimedAction) -> str | None:
     """What follows from the arguments is derived again: a row that says otherwise was not written by this tool's code."""
-    arguments = load_stored(action.arguments)
+    try:
+        arguments = load_stored(action.arguments)
+    except ValueError:
+        return "arguments"
+    spec.validate(arguments)  # raises ArgumentError
     if action.target != spec.target_of(arguments):
         return "target"
     if (action.amount_minor, action.currency) != spec.amount_of(arguments):

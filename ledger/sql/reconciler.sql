@@ -28,10 +28,11 @@ FROM lapsed WHERE a.action_id = lapsed.action_id
 RETURNING a.action_id;
 
 -- name: claim_uncertain
--- Takes due uncertain rows of tools that this process has. `as_of` is a time before the look-up begins.
+-- Takes due uncertain rows of tools that this process has, in their version. `as_of` is a time before the look-up begins.
 WITH due AS MATERIALIZED (
   SELECT action_id FROM counterfoil.action
-  WHERE state = 'uncertain' AND next_lookup_at <= counterfoil.now() AND tool = ANY (:tools)
+  WHERE state = 'uncertain' AND next_lookup_at <= counterfoil.now()
+    AND (tool, tool_version) IN (SELECT * FROM unnest(CAST(:tools AS text[]), CAST(:versions AS integer[])))
     AND (uncertain_since <= counterfoil.now() - :uncertain_after_s * interval '1 second' OR lookup_count > 0)
   ORDER BY next_lookup_at LIMIT :batch FOR UPDATE SKIP LOCKED
 ), claimed AS (
@@ -102,6 +103,20 @@ SET state = 'operator_review', lease_until = NULL, last_error_code = :code, chan
     change_evidence = :evidence
 WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence
 RETURNING action_id;
+
+-- name: hand_orphans_to_person
+-- Nobody has looked at it although it is due, and this process lacks its tool, too: no evidence will come by itself.
+WITH orphaned AS MATERIALIZED (
+  SELECT action_id FROM counterfoil.action
+  WHERE state = 'uncertain' AND next_lookup_at <= counterfoil.now() - :older_s * interval '1 second'
+    AND (tool, tool_version) NOT IN (SELECT * FROM unnest(CAST(:tools AS text[]), CAST(:versions AS integer[])))
+  ORDER BY next_lookup_at LIMIT :batch FOR UPDATE SKIP LOCKED
+)
+UPDATE counterfoil.action AS a
+SET state = 'operator_review', last_error_code = 'tool_unknown', changed_by = :by, change_reason = 'tool unknown',
+    change_evidence = NULL
+FROM orphaned WHERE a.action_id = orphaned.action_id
+RETURNING a.action_id;
 
 -- name: rescue_lost_wakeups
 -- Claimable without a wake-up: must never happen; put right and told.

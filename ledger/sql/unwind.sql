@@ -1,16 +1,25 @@
 -- What the unwind of a run reads and writes.
 
 -- name: runs_to_unwind
-SELECT tenant, run, state FROM counterfoil.run
-WHERE state IN ('unwinding', 'unwind_blocked') ORDER BY state = 'unwind_blocked', updated_at LIMIT :batch;
+-- Each visit moves the run to the end of the line, so that runs which wait for long keep none from its turn.
+WITH due AS MATERIALIZED (
+  SELECT tenant, run FROM counterfoil.run
+  WHERE state IN ('unwinding', 'unwind_blocked')
+  ORDER BY updated_at LIMIT :batch FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE counterfoil.run AS r SET updated_at = counterfoil.now()
+FROM due WHERE r.tenant = due.tenant AND r.run = due.run
+RETURNING r.tenant, r.run, r.state;
 
 -- name: steps_of_run
--- The run's actions, each with its counter-action's state where one was recorded.
-SELECT a.action_id, a.tenant, a.run, a.step, a.revision, a.tool, a.tool_version, a.class, a.state, a.in_doubt,
-       a.audience, a.compensation, a.created_at, u.action_id AS undo_id, u.state AS undo_state
+-- The run's actions, each with its counter-action's state where one was recorded. A superseded one was taken for
+-- ended without an effect; it counts only when that turned out wrong.
+SELECT a.action_id, a.tenant, a.run, a.step, a.revision, a.superseded_by IS NOT NULL AS superseded, a.tool,
+       a.tool_version, a.class, a.state, a.in_doubt, a.audience, a.compensation, a.created_at, u.action_id AS undo_id, u.state AS undo_state
 FROM counterfoil.action AS a
 LEFT JOIN counterfoil.action AS u ON u.parent_action_id = a.action_id AND u.phase = 'undo' AND u.superseded_by IS NULL
-WHERE a.tenant = :tenant AND a.run = :run AND a.phase = 'do' AND a.superseded_by IS NULL
+WHERE a.tenant = :tenant AND a.run = :run AND a.phase = 'do'
+  AND (a.superseded_by IS NULL OR a.state IN ('uncertain', 'reconciling', 'operator_review', 'succeeded'))
 ORDER BY a.created_at, a.action_id;
 
 -- name: propose_undo
@@ -33,13 +42,4 @@ WHERE tenant = :tenant AND run = :run AND state = :from_state
 RETURNING run;
 
 -- name: finish_unwind
--- Unwound, only if by now no row of the run is unsettled or succeeded (a late success re-opens it by trigger).
-UPDATE counterfoil.run AS r SET state = 'unwound', updated_at = counterfoil.now()
-WHERE r.tenant = :tenant AND r.run = :run AND r.state IN ('unwinding', 'unwind_blocked')
-  AND NOT EXISTS (
-    SELECT FROM counterfoil.action AS a
-    WHERE a.tenant = r.tenant AND a.run = r.run AND a.superseded_by IS NULL
-      AND (a.state IN ('proposed', 'awaiting_approval', 'ready', 'executing', 'retryable_failure', 'uncertain',
-                       'reconciling', 'operator_review')
-           OR (a.state = 'succeeded' AND a.phase = 'do')))
-RETURNING r.run;
+SELECT counterfoil.finish_unwind(:tenant, :run) AS finished;

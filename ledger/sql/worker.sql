@@ -34,6 +34,9 @@ WITH claimed AS (
     AND a.ready_at <= counterfoil.now()
     AND a.attempt_count < :attempts_max
     AND a.cancel_requested_at IS NULL
+    AND (a.phase <> 'do' OR NOT EXISTS (                     -- the run is taken back: nothing new begins
+      SELECT FROM counterfoil.run AS r
+      WHERE r.tenant = a.tenant AND r.run = a.run AND r.state IN ('unwinding', 'unwind_blocked', 'unwound')))
     AND (a.deadline_at IS NULL OR a.deadline_at > counterfoil.now())
   RETURNING a.*
 ), recorded AS (

@@ -69,6 +69,7 @@ close_run       x      .       x         .
 request_cancel  x      x       x         .
 request_unwind  x      .       x         .
 propose_undo    .      x       .         .
+finish_unwind   .      x       .         .
 make_partitions .      x       .         .
 check_principal .      .       .         .
 action_id_of    .      .       .         .

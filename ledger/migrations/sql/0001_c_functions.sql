@@ -100,8 +100,9 @@ BEGIN
     RAISE EXCEPTION 'not the id of this run, step and revision' USING ERRCODE = 'CF403';
   END IF;
   INSERT INTO counterfoil.run (tenant, run, actor) VALUES (p_tenant, p_run, p_actor) ON CONFLICT DO NOTHING;
+  -- The lock lasts until the caller commits: until then the run's unwind does not end (see finish_unwind).
   SELECT r.state, r.deadline_at INTO run_state, run_deadline
-  FROM counterfoil.run AS r WHERE r.tenant = p_tenant AND r.run = p_run;
+  FROM counterfoil.run AS r WHERE r.tenant = p_tenant AND r.run = p_run FOR KEY SHARE;
   IF NOT FOUND THEN                     -- a REPEATABLE READ caller whose snapshot is older than the run
     RAISE EXCEPTION 'the run was opened after this snapshot' USING ERRCODE = '40001';
   END IF;
@@ -211,7 +212,9 @@ DECLARE
   a counterfoil.action;
 BEGIN
   SELECT * INTO a FROM counterfoil.action AS x
-  WHERE x.action_id = p_action_id AND (x.tenant = ANY (counterfoil.my_tenants()) OR '*' = ANY (counterfoil.my_tenants()))
+  WHERE x.action_id = p_action_id
+    AND (x.tenant = ANY (counterfoil.my_tenants()) OR '*' = ANY (counterfoil.my_tenants())
+         OR pg_has_role(session_user, 'counterfoil_worker', 'MEMBER'))  -- carries out what others have asked for
   FOR UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
@@ -281,6 +284,26 @@ BEGIN
   ON CONFLICT DO NOTHING;
   GET DIAGNOSTICS n = ROW_COUNT;
   RETURN n = 1;
+END $$;
+
+-- Unwound, only if by now no row of the run is unsettled or succeeded (a late success re-opens it by trigger), and no
+-- transaction is open that has recorded one. Lock and read are two statements, as in lock_and_read.
+CREATE FUNCTION counterfoil.finish_unwind(p_tenant text, p_run text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM FROM counterfoil.run AS r
+  WHERE r.tenant = p_tenant AND r.run = p_run AND r.state IN ('unwinding', 'unwind_blocked') FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND OR EXISTS (
+    SELECT FROM counterfoil.action AS a
+    WHERE a.tenant = p_tenant AND a.run = p_run
+      AND (a.state IN ('proposed', 'awaiting_approval', 'ready', 'executing', 'retryable_failure', 'uncertain',
+                       'reconciling', 'operator_review')
+           OR (a.state = 'succeeded' AND a.phase = 'do'))) THEN
+    RETURN false;
+  END IF;
+  UPDATE counterfoil.run AS r SET state = 'unwound', updated_at = counterfoil.now()
+  WHERE r.tenant = p_tenant AND r.run = p_run;
+  RETURN true;
 END $$;
 
 -- Makes the partitions of this month and the `p_ahead` next ones. A month whose rows already lie in DEFAULT stays there.

@@ -26,8 +26,8 @@ GRANT UPDATE (state, updated_at) ON counterfoil.run TO counterfoil_worker;
 GRANT INSERT, UPDATE (finished_at, outcome, code, evidence, receipt, result) ON counterfoil.attempt TO counterfoil_worker;
 GRANT INSERT, UPDATE (not_before, publish_count) ON counterfoil.outbox TO counterfoil_worker;
 GRANT INSERT, UPDATE, DELETE ON counterfoil.worker_heartbeat TO counterfoil_worker;
-GRANT EXECUTE ON FUNCTION counterfoil.propose_undo, counterfoil.make_partitions, counterfoil.request_cancel
-  TO counterfoil_worker;
+GRANT EXECUTE ON FUNCTION counterfoil.propose_undo, counterfoil.finish_unwind, counterfoil.make_partitions,
+  counterfoil.request_cancel TO counterfoil_worker;
 
 -- Operators decide; the trigger keeps them from claiming.
 GRANT SELECT ON counterfoil.run, counterfoil.action, counterfoil.attempt, counterfoil.history, counterfoil.outbox,
