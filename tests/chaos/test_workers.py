@@ -326,7 +326,7 @@ def test_sigterm_between_two_actions_of_a_message(site: Site) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"broker": {}}, "broker.url is not configured. Set it in counterfoil.toml or as COUNTERFOIL_BROKER__URL."),
+        ({"broker": {}}, "broker.url is not configured. Set it in counterfoil.toml or as COUNTERFOIL_BROKER__URL"),
         ({"database": {}}, "database.url is not configured."),
     ],
 )
