@@ -17,6 +17,8 @@ import pytest
 from counterfoil.sandbox.client import Sandbox
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
 def blocks(language: str) -> list[str]:
     """README's fenced code in this language, as it is pasted."""
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
