@@ -142,7 +142,7 @@ def list_all(store: Store, request: Request) -> Reply:
     only(query, frozenset({"customer", "created", "limit", "starting_after", "expand"}))
     bounds = page_bounds(query)
     rows = store.page(PI, account=request.account, parent=query.get("customer"), **bounds)
-    rows = [_lapsed(store, request, intent) for intent in rows]
+    rows = [expanded(store, request, _lapsed(store, request, intent), path="data.latest_charge") for intent in rows]
     return Reply(200, listing("/v1/payment_intents", rows, bounds["limit"] - 1))
 
 
@@ -194,10 +194,10 @@ def load(store: Store, request: Request, intent_id: str, *, param: str | None = 
     return _lapsed(store, request, intent)
 
 
-def expanded(store: Store, request: Request, intent: Json) -> Json:
-    """With the charge in place of its id, where the request asks to expand `latest_charge`."""
+def expanded(store: Store, request: Request, intent: Json, *, path: str = "latest_charge") -> Json:
+    """With the charge in place of its id, where the request asks to expand `path`."""
     wanted = {**request.query.get("expand", {}), **request.body.get("expand", {})}.values()
-    if "latest_charge" in wanted and intent["latest_charge"]:
+    if path in wanted and intent["latest_charge"]:
         return {**intent, "latest_charge": store.get(CHARGE, intent["latest_charge"], account=request.account)}
     return intent
 

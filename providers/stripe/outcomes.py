@@ -14,13 +14,21 @@ from counterfoil.providers.sanitise import clean_fields, clean_id, clean_text
 from counterfoil.providers.transport import REFUSALS, classify_exception, retry_after_of
 
 KEY = "counterfoil_key"
+CAPTURE_KEY = "counterfoil_capture_key"
+"""Beside the authorisation's own key: the request that captures writes it, so whoever captured otherwise did not."""
 ORDER = "counterfoil_order"
 FIELDS = ("id", "status", "amount", "currency")
 CODE_CHARS_MAX = 64
 
 _ARGUMENT_OF_PARAM = {"amount": "amount_minor", "receipt_email": "receipt_email"}
-_ALREADY_DONE = {"charge_already_refunded": "already_refunded", "payment_intent_unexpected_state": "unexpected_state"}
-"""Refusals of a refund that only a look-up can tell from our own earlier success."""
+_ALREADY_DONE = {
+    "charge_already_refunded": "already_refunded",
+    "charge_already_captured": "already_captured",
+    "payment_intent_unexpected_state": "unexpected_state",
+}
+"""Refusals of a counter-action or capture that only a look-up can tell from our own earlier success."""
+_LAPSED = ("automatic", "expired")
+"""A PaymentIntent's `cancellation_reason` when nobody captured the hold in time."""
 
 
 def charge_outcome(intent: Mapping[str, object]) -> Succeeded | Rejected | Uncertain:
@@ -34,6 +42,59 @@ def charge_outcome(intent: Mapping[str, object]) -> Succeeded | Rejected | Uncer
     if status == "requires_payment_method" and isinstance(error, Mapping):
         return Rejected(_code(error.get("code")) or "card_declined")
     return Uncertain(_code(status) or "unknown_status")
+
+
+def authorization_outcome(intent: Mapping[str, object]) -> Succeeded | Rejected | Uncertain:
+    """What a PaymentIntent's status says about the hold; one that was captured since did hold."""
+    if intent.get("status") not in ("requires_capture", "succeeded"):
+        return charge_outcome(intent)
+    return _succeeded(intent, capture_before=_capture_before(intent))
+
+
+def capture_outcome(intent: Mapping[str, object], key: str) -> Succeeded | Rejected | Uncertain | None:
+    """What a PaymentIntent says about the capture under `key`; None while the hold still stands.
+
+    A hold is captured once. Captured without our key: somebody else did, and that settles nothing of ours.
+    """
+    status = str(intent.get("status"))
+    if status == "requires_capture":
+        return None
+    if status == "canceled":
+        return Rejected("hold_lapsed" if intent.get("cancellation_reason") in _LAPSED else "hold_canceled")
+    if status != "succeeded":
+        return Uncertain(_code(status) or "unknown_status")
+    if not was_captured_under(intent, key):
+        return Uncertain("captured_elsewhere")
+    return _succeeded(intent, amount=amount_received(intent))
+
+
+def cancel_outcome(intent: Mapping[str, object]) -> Succeeded | Rejected | Uncertain | None:
+    """What a PaymentIntent says about the release of its hold; None while it can still be released.
+
+    Canceled by whomever, lapsed, or captured and given back in full: nothing is held. Captured: a refund takes that back.
+    """
+    status = str(intent.get("status"))
+    charge = intent.get("latest_charge")
+    given_back = isinstance(charge, Mapping) and charge.get("refunded") is True
+    if status == "canceled" or (status == "succeeded" and given_back):
+        return _succeeded(intent)
+    if status == "succeeded":
+        return Rejected("captured")
+    if status.startswith("requires_"):
+        return None
+    return Uncertain(_code(status) or "unknown_status")
+
+
+def was_captured_under(intent: Mapping[str, object], key: str) -> bool:
+    """The capture's own request wrote this key on the PaymentIntent."""
+    metadata = intent.get("metadata")
+    return isinstance(metadata, Mapping) and metadata.get(CAPTURE_KEY) == key
+
+
+def amount_received(intent: Mapping[str, object]) -> int | None:
+    """What was captured, in minor units."""
+    amount = intent.get("amount_received")
+    return amount if isinstance(amount, int) else None
 
 
 def refund_outcome(refund: Mapping[str, object]) -> Succeeded | Rejected | Uncertain:
@@ -96,9 +157,19 @@ def error_code(exc: Exception) -> str:
     return _code(_error_body(exc).get("code")) or type(exc).__name__
 
 
-def _succeeded(item: Mapping[str, object]) -> Succeeded | Uncertain:
+def _succeeded(item: Mapping[str, object], **more: int | str | None) -> Succeeded | Uncertain:
     receipt = clean_id(item.get("id"))
-    return Uncertain("no_receipt") if receipt is None else Succeeded(receipt, clean_fields(item, FIELDS))
+    if receipt is None:
+        return Uncertain("no_receipt")
+    return Succeeded(receipt, clean_fields({**item, **more}, (*FIELDS, *more)))
+
+
+def _capture_before(intent: Mapping[str, object]) -> str | None:
+    """Until when the hold can be captured, in UTC: the expanded charge says."""
+    at: object = intent.get("latest_charge")
+    for name in ("payment_method_details", "card", "capture_before"):
+        at = at.get(name) if isinstance(at, Mapping) else None
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(at, int) else None
 
 
 def _error_body(exc: Exception) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""Decides what agents may do at Stripe: take money from a saved card, and give it back.
+"""Decides what agents may do at Stripe: take money from a saved card, at once or in two steps, and give it back.
 
 The functions are signatures only; `counterfoil.providers.stripe.client` makes the calls, in workers.
 """
@@ -28,6 +28,34 @@ Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$", max_length=254)]
 
 class ChargeResult(TypedDict):
     """What the model sees of a charge."""
+
+    id: str
+    status: str
+    amount: int
+    currency: str
+
+
+class AuthorizationResult(TypedDict):
+    """What the model sees of a hold; `capture_before` is in UTC, as in 2026-12-07T10:00:00Z."""
+
+    id: str
+    status: str
+    amount: int
+    currency: str
+    capture_before: str | None
+
+
+class CaptureResult(TypedDict):
+    """What the model sees of a capture; `amount` is what was captured."""
+
+    id: str
+    status: str
+    amount: int
+    currency: str
+
+
+class CancelResult(TypedDict):
+    """What the model sees of a hold that was released; `amount` is what had been held."""
 
     id: str
     status: str
@@ -81,6 +109,68 @@ def stripe_charge(
 
 
 @tool(
+    cls="reversible",
+    provider="stripe",
+    effect="charge",
+    target="order_id",
+    once_per="order_id",
+    audience=["finance"],
+    undo="stripe_cancel",
+    amount=("amount_minor", "currency"),
+    native_key_ttl_s=KEY_TTL_S,
+    lookup=True,
+    adapter=ADAPTER,
+)
+def stripe_authorize(
+    customer: Customer,
+    amount_minor: Amount,
+    currency: Currency,
+    order_id: OrderId,
+    payment_method: Annotated[str, Field(min_length=1, max_length=255)] = "pm_card_visa",
+    description: Annotated[str, Field(max_length=1000)] = "",
+) -> AuthorizationResult:
+    """Hold money on a customer's saved card for an order, without taking it. A hold lapses at `capture_before`."""
+    raise NotImplementedError
+
+
+@tool(
+    cls="compensatable",
+    provider="stripe",
+    effect="charge",
+    target="order_id",
+    once_per="order_id",
+    audience=["finance"],
+    undo="stripe_refund",
+    amount=("amount_minor", "currency"),
+    native_key_ttl_s=KEY_TTL_S,
+    lookup=True,
+    adapter=ADAPTER,
+)
+def stripe_capture(
+    order_id: OrderId, amount_minor: Amount | None = None, currency: Currency | None = None, *, of: Of
+) -> CaptureResult:
+    """Take the money that an authorisation holds, once; without an amount all of it, with one the rest is released."""
+    raise NotImplementedError
+
+
+@tool(
+    cls="compensatable",
+    provider="stripe",
+    effect="charge_cancellation",
+    target="order_id",
+    once_per=None,
+    audience=["finance"],
+    undo=None,
+    native_key_ttl_s=KEY_TTL_S,
+    lookup=True,
+    adapter=ADAPTER,
+)
+def stripe_cancel(order_id: OrderId, *, of: Of) -> CancelResult:
+    """Release the money that an authorisation holds."""
+    raise NotImplementedError
+
+
+@tool(
     cls="compensatable",
     provider="stripe",
     effect="refund",
@@ -101,5 +191,5 @@ def stripe_refund(
     *,
     of: Of,
 ) -> RefundResult:
-    """Refund a charge that Counterfoil made, whole or in part; without an amount, all that is left of it."""
+    """Refund a charge or capture that Counterfoil made, whole or in part; without an amount, all that is left of it."""
     raise NotImplementedError

@@ -59,8 +59,8 @@ class Subject:
     provider: str
     operation: str
     effect: str
-    undoes: str | None = None
-    """The subject that must have happened first."""
+    after: str | None = None
+    """The subject that must have happened first: what this call's `of` is."""
     deduplicates: bool = False
     """A request delivered twice is one effect: the provider knows our key, or the move is no longer offered."""
     unread_success: frozenset[str] = field(default_factory=frozenset)
@@ -92,9 +92,41 @@ SUBJECTS = {
             provider="stripe",
             operation="refunds.create",
             effect="refund",
-            undoes="stripe_charge",
+            after="stripe_charge",
             deduplicates=True,
             lookup_operation="refunds.list",
+        ),
+        Subject(
+            name="stripe_authorize",
+            arguments={"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"},
+            target="1182",
+            provider="stripe",
+            operation="payment_intents.create",
+            effect="authorization",
+            deduplicates=True,
+            lookup_operation="payment_intents.list",
+        ),
+        Subject(
+            name="stripe_capture",
+            arguments={"order_id": "1182", "amount_minor": 300},
+            target="1182",
+            provider="stripe",
+            operation="payment_intents.capture",
+            effect="charge",
+            after="stripe_authorize",
+            deduplicates=True,
+            lookup_operation="payment_intents.retrieve",
+        ),
+        Subject(
+            name="stripe_cancel",
+            arguments={"order_id": "1182"},
+            target="1182",
+            provider="stripe",
+            operation="payment_intents.cancel",
+            effect="cancellation",
+            after="stripe_authorize",
+            deduplicates=True,
+            lookup_operation="payment_intents.retrieve",
         ),
         Subject(
             name="jira_create",
@@ -112,7 +144,7 @@ SUBJECTS = {
             provider="jira",
             operation="issue.comment",
             effect="comment",
-            undoes="jira_create",
+            after="jira_create",
             lookup_operation="issue.comments",
         ),
         Subject(
@@ -122,7 +154,7 @@ SUBJECTS = {
             provider="jira",
             operation="issue.transition",
             effect="transition",
-            undoes="jira_create",
+            after="jira_create",
             deduplicates=True,
             unread_success=NO_BODY,
             lookup_operation="issue.get",
@@ -241,8 +273,8 @@ def stage(request: pytest.FixtureRequest, sandbox: Sandbox) -> Stage:
     subject: Subject = request.param
     adapter = make_adapter(subject, sandbox)
     of = None
-    if subject.undoes is not None:
-        first = SUBJECTS[subject.undoes]
+    if subject.after is not None:
+        first = SUBJECTS[subject.after]
         arguments = TOOLS.get(first.name).validate(first.arguments)
         done = adapter.send(call_of(first, arguments, key=EARLIER_KEY), timeout_s=TIMEOUT_S)
         assert isinstance(done, Succeeded)
