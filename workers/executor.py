@@ -16,7 +16,7 @@ import structlog
 from counterfoil.ledger import claims
 from counterfoil.ledger.claims import ClaimedAction, WaitingAction, WakeUp
 from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.errors import LedgerUnavailable
+from counterfoil.ledger.errors import ConfigError, LedgerUnavailable
 from counterfoil.ledger.keys import provider_key
 from counterfoil.providers.contract import Adapter, Contract
 from counterfoil.providers.outcomes import Outcome, Uncertain
@@ -31,8 +31,8 @@ from counterfoil.workers.settle import Settler
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.executor")
 
-TOOL_ELSEWHERE_S = 30.0
-"""A wake-up for a tool that this worker does not have comes back after this long, for a worker that has it."""
+ELSEWHERE_S = 30.0
+"""A wake-up for a tool or client that this worker lacks comes back after this long, for a worker that has it."""
 
 SETTLE_TRIES_MAX = 5
 """Settles tried when the database is away; then the lease ends and the reconciler finds the outcome."""
@@ -80,12 +80,11 @@ class Executor:
 
     def _execute(self, waiting: WaitingAction, policy: Policy) -> bool:
         """One action: claim → guards → send fence → call → settle. False when there was nothing to claim."""
-        spec = self.registry.find(waiting.tool, waiting.tool_version)
-        if spec is None:
-            claims.postpone_wakeup(self.ledger, waiting.wake_up, delay_s=TOOL_ELSEWHERE_S)
-            log.warning("tool_elsewhere", action_id=waiting.action_id, tool=waiting.tool, version=waiting.tool_version)
+        able = self._able(waiting)
+        if able is None:
+            claims.postpone_wakeup(self.ledger, waiting.wake_up, delay_s=ELSEWHERE_S)
             return False
-        adapter = self.adapter(spec)  # a missing client or credential shows here, before anything is claimed
+        spec, adapter = able
         self.points("before_claim", spec.name)
         claimed_at = self.monotonic()  # before the statement, so that our idea of the lease ends first
         action = self._claim(waiting, policy)
@@ -98,6 +97,18 @@ class Executor:
             self._settle(action, outcome, policy)
             self.points("after_settle", spec.name)
         return True
+
+    def _able(self, waiting: WaitingAction) -> tuple[ToolSpec, Adapter] | None:
+        """The tool and its client, before anything is claimed; None = this worker lacks one of them, another may not."""
+        spec = self.registry.find(waiting.tool, waiting.tool_version)
+        if spec is None:
+            log.warning("tool_elsewhere", action_id=waiting.action_id, tool=waiting.tool, version=waiting.tool_version)
+            return None
+        try:
+            return spec, self.adapter(spec)
+        except ConfigError as error:
+            log.error("provider_unusable", action_id=waiting.action_id, tool=waiting.tool, setting=error.key)
+            return None
 
     def _claim(self, waiting: WaitingAction, policy: Policy) -> ClaimedAction | None:
         """The row under our lease, or None: somebody else has it, or no attempt is left."""
@@ -135,7 +146,9 @@ class Executor:
             log.warning("held_for_evidence", action_id=action.action_id, tool=action.tool)
             return False
         if not self._lease_is_enough(policy, elapsed_s):
-            claims.let_go(self.ledger, action, code="lease_too_short", delay_s=0, worker=self.worker)
+            # A slow database must not make this a hot loop.
+            delay_s = policy.backoff_base_s
+            claims.let_go(self.ledger, action, code="lease_too_short", delay_s=delay_s, worker=self.worker)
             log.warning("let_go", action_id=action.action_id, tool=action.tool, elapsed_s=round(elapsed_s, 3))
             return False
         return True

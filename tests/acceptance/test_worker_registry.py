@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from counterfoil.settings import Settings
 from counterfoil.testing import World
 
 CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"}
@@ -32,3 +33,22 @@ def test_a_forged_row_is_not_executed(world: World, database, enqueue, change: s
     world.settle()
     assert list(world.states().values()) == ["operator_review"]
     assert world.sandbox.count("charges") == 0
+
+
+def test_a_worker_without_credentials_leaves_the_action_to_others(world: World, enqueue) -> None:
+    """A missing key of one provider is no attempt and no failure: the wake-up waits, the other provider's action runs."""
+    whole, world.settings = world.settings, _without_stripe_key(world.settings)
+    enqueue("stripe_charge", CHARGE, "s1")
+    enqueue("jira_create", {"project": "SUP", "summary": "x", "order_id": "1182"}, "s2", "r2")
+    world.work()
+    assert world.states() == {"stripe_charge/s1/do": "ready", "jira_create/s2/do": "succeeded"}
+    world.settings = whole
+    world.restart()
+    world.settle()  # the clock goes on to the postponed wake-up
+    assert world.sandbox.count("charges") == 1
+    assert set(world.states().values()) == {"succeeded"}
+
+
+def _without_stripe_key(settings: Settings) -> Settings:
+    stripe = settings.providers["stripe"].model_copy(update={"api_key": None})
+    return settings.model_copy(update={"providers": {**settings.providers, "stripe": stripe}})

@@ -194,6 +194,11 @@ class World:
         """Actions that are not settled, for a failing test's message."""
         return [f"{name} {state}" for name, state in self.states().items()]
 
+    def restart(self) -> None:
+        """Ends worker and reconciler; the next ones are made from the settings and tools of then."""
+        self.close()
+        self._executor = self._reconciler = None
+
     def close(self) -> None:
         """Closes the connections."""
         if self._executor is not None:
