@@ -215,7 +215,7 @@ def test_guards_are_told() -> None:
 
 
 NOT_OURS = re.compile(
-    r"\.\./shared|(?<![\w/])/work/|(?:DESIGN|CONVENTIONS)\.md|\u00a7 ?\d|(?:pypi|npmjs|pythonhosted|crates)\.(?:org|io|com)"
+    r"\.\./shared|(?<![\w/])/wor[k]/|(?:DESIGN|CONVENTIONS)\.md|\u00a7 ?\d|(?:pypi|npmjs|pythonhosted|crates)\.(?:org|io|com)"
     r"|proxy\.golang|\bissues? #?\d"
 )
 
