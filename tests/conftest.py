@@ -176,7 +176,12 @@ def settings(database: Database, sandbox: Sandbox, tmp_path: Path) -> Settings:
         database={"url": database.url("worker"), "key_secret_file": secret},
         providers={
             "stripe": {"base_url": sandbox.stripe.url, "api_key": "sk_test_sandbox"},
-            "jira": {"server": sandbox.jira.url, "email": "bot@example.test", "token": "t"},
+            "jira": {
+                "server": sandbox.jira.url,
+                "email": "bot@example.test",
+                "token": "t",
+                "staging_transition": "51",
+            },
         },
     )
 

@@ -119,6 +119,9 @@ def provider_config(provider: str, settings: Settings) -> object:
                 token=_needed(given.secret("token"), "providers.jira.token"),
                 timeout_s=given.timeout_s,
                 retry_after_cap_s=given.retry_after_cap_s,
+                staging_transition=given.staging_transition,
+                staging_status=given.staging_status,
+                queue_status=given.queue_status,
             )
         case _:
             raise ConfigError(f"provider {provider!r} has no client here.", key=f"providers.{provider}")

@@ -18,8 +18,8 @@ from jira import JIRAError
 from counterfoil.providers.contract import Call
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.jira.outcomes import (
+    OPEN_PROPERTY,
     UNDO_PROPERTY,
-    closed,
     comment_done,
     comment_outcome,
     done_status,
@@ -28,10 +28,11 @@ from counterfoil.providers.jira.outcomes import (
     found,
     is_ours,
     label_of,
+    moved,
     property_of,
     ticket_outcome,
 )
-from counterfoil.providers.jira.reads import JiraReads, open_client, properties_of
+from counterfoil.providers.jira.reads import JiraReads, open_client, properties_of, status_of
 from counterfoil.providers.oneshot import OneShot
 from counterfoil.providers.outcomes import (
     Absent,
@@ -41,6 +42,7 @@ from counterfoil.providers.outcomes import (
     NotSent,
     Outcome,
     Rejected,
+    Succeeded,
     Uncertain,
     Unknown,
 )
@@ -51,6 +53,7 @@ WINDOW_SKEW = timedelta(hours=12, minutes=5)
 LABELS_MAX = 50
 """In one search: the query stays well below what a URL may hold."""
 RECEIPTS_MAX = 20
+_MAKES_TICKET = ("jira_create", "jira_stage")
 _PREFERRED = ("won't do", "won’t do", "wont do", "won't fix", "cancelled", "canceled")
 
 
@@ -75,20 +78,24 @@ class JiraAdapter:
 
     def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
         """Two searches for all tickets of a project, one read for any other call; what fails is Unknown."""
-        creates = [call for call in calls if call.tool == "jira_create"]
+        creates = [call for call in calls if call.tool in _MAKES_TICKET]
         findings: dict[str, Finding] = {}
         with self._transport.attempt(timeout_s=timeout_s, writes_max=0):
             for start in range(0, len(creates), LABELS_MAX):
                 findings |= self._find_tickets(creates[start : start + LABELS_MAX])
             for call in calls:
-                if call.tool != "jira_create":
+                if call.tool not in _MAKES_TICKET:
                     findings[call.action_id] = self._find_other(call)
         return findings
 
     def _send(self, call: Call) -> Outcome:
         match call.tool:
             case "jira_create":
-                return self._create(call)
+                return self._create(call, {})
+            case "jira_stage":
+                return self._stage(call)
+            case "jira_open":
+                return self._open(call)
             case "jira_close":
                 return self._close(call)
             case "jira_comment":
@@ -98,7 +105,13 @@ class JiraAdapter:
             case _:
                 return NotSent("unknown_tool")
 
-    def _create(self, call: Call) -> Outcome:
+    def _stage(self, call: Call) -> Outcome:
+        """Created in the staging status by one request: the queue never shows it."""
+        if self._config.staging_transition is None:
+            return Rejected("no_staging_transition")
+        return self._create(call, {"transition": {"id": self._config.staging_transition}})
+
+    def _create(self, call: Call, more: Mapping[str, object]) -> Outcome:
         arguments = call.arguments
         fields: dict[str, object] = {
             "project": {"key": arguments["project"]},
@@ -108,8 +121,36 @@ class JiraAdapter:
         }
         if arguments.get("description"):
             fields["description"] = arguments["description"]
-        reply = self._write("POST", "issue", {"fields": fields, "properties": [property_of(call)]})
-        return ticket_outcome(reply.json()) if reply.status_code == 201 else _unexpected(reply)
+        reply = self._write("POST", "issue", {"fields": fields, "properties": [property_of(call)], **more})
+        if reply.status_code != 201:
+            return _unexpected(reply)
+        made = reply.json()
+        return ticket_outcome(made) if _was_moved(made) else Uncertain("not_staged")
+
+    def _open(self, call: Call) -> Outcome:
+        issue = self._issue_of(call)
+        if issue is None:
+            return NotSent("of_unresolved")
+        already = self._opened(call, issue)
+        if already is not None:
+            return already
+        to_queue = [t for t in self._reads.transitions(issue) if _leads_to(t, self._config.queue_status)]
+        if not to_queue:
+            return Rejected("no_queue_transition")
+        return self._move(issue, to_queue[0], OPEN_PROPERTY, call, {})
+
+    def _opened(self, call: Call, issue: str) -> Succeeded | Rejected | None:
+        """Whether the ticket has left the staging status, by this call or a person's hand; None while it is there.
+
+        Our property outlasts what people do with the ticket afterwards.
+        """
+        status, properties = self._reads.status_and_properties(issue, OPEN_PROPERTY)
+        name = str(status["name"])
+        if is_ours(properties, call.key, name=OPEN_PROPERTY):
+            return moved(issue, name)
+        if name == self._config.staging_status:
+            return None
+        return Rejected("ticket_closed") if done_status(status) is not None else moved(issue, name)
 
     def _close(self, call: Call) -> Outcome:
         issue = self._issue_of(call)
@@ -117,18 +158,22 @@ class JiraAdapter:
             return NotSent("of_unresolved")
         status = done_status(self._reads.status(issue))
         if status is not None:
-            return closed(issue, status)
+            return moved(issue, status)
         chosen = _closing(self._reads.transitions(issue))
         if chosen is None:
             return Rejected("no_done_transition")
-        body: dict[str, object] = {
-            "transition": {"id": chosen["id"]},
-            "properties": [{"key": UNDO_PROPERTY, "value": {"key": call.key}}],
-        }
-        if call.arguments.get("reason"):
-            body["update"] = {"comment": [{"add": {"body": call.arguments["reason"]}}]}
+        reason = call.arguments.get("reason")
+        update = {"update": {"comment": [{"add": {"body": reason}}]}} if reason else {}
+        return self._move(issue, chosen, UNDO_PROPERTY, call, update)
+
+    def _move(
+        self, issue: str, transition: Mapping[str, Any], name: str, call: Call, more: Mapping[str, object]
+    ) -> Outcome:
+        """Moves the ticket and writes our key into its property of this name, by one request."""
+        properties = [{"key": name, "value": {"key": call.key}}]
+        body = {"transition": {"id": transition["id"]}, "properties": properties, **more}
         reply = self._write("POST", f"issue/{issue}/transitions", body)
-        return closed(issue, str(chosen["to"].get("name"))) if reply.status_code == 204 else _unexpected(reply)
+        return moved(issue, str(transition["to"].get("name"))) if reply.status_code == 204 else _unexpected(reply)
 
     def _comment(self, call: Call) -> Outcome:
         internal = {"key": "sd.public.comment", "value": {"internal": True}}  # a service desk shows it to agents only
@@ -173,9 +218,9 @@ class JiraAdapter:
     def _find_tickets(self, calls: Sequence[Call]) -> dict[str, Finding]:
         try:
             labelled = self._reads.tickets_with_labels([call.key for call in calls])
+            findings = {call.action_id: self._ticket_finding(call, labelled) for call in calls}
         except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
             return {call.action_id: Unknown(error_code(exc)) for call in calls}
-        findings = {call.action_id: _ticket_finding(call, labelled) for call in calls}
         unseen: defaultdict[str, list[Call]] = defaultdict(list)
         for call in calls:
             if isinstance(findings[call.action_id], Absent):
@@ -193,12 +238,34 @@ class JiraAdapter:
         since = (min(known) - WINDOW_SKEW).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
         try:
             recent = self._reads.tickets_since(project, since)
+            return {call.action_id: self._ticket_finding(call, recent) for call in calls}
         except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
             return {call.action_id: Unknown(error_code(exc)) for call in calls}
-        return {call.action_id: _ticket_finding(call, recent) for call in calls}
+
+    def _ticket_finding(self, call: Call, tickets: Sequence[Mapping[str, object]]) -> Finding:
+        matches = {str(t["id"]): t for t in tickets if _carries(t, call.key)}
+        if not matches:
+            return Absent()
+        if len(matches) > 1:
+            return Many(tuple(clean_id(t.get("key")) or "" for t in list(matches.values())[:RECEIPTS_MAX]))
+        ticket = next(iter(matches.values()))
+        fields, properties = ticket.get("fields"), properties_of(ticket)
+        created = fields.get("created") if isinstance(fields, Mapping) else None
+        outcome = ticket_outcome(ticket)
+        if call.tool == "jira_stage" and not self._was_staged(ticket):
+            outcome = Uncertain("not_staged")
+        return found(outcome, properties=properties, created=created)
+
+    def _was_staged(self, ticket: Mapping[str, object]) -> bool:
+        """It waits there, or was opened or closed from there by one of our calls; else the team saw it too early."""
+        status, properties = status_of(ticket), properties_of(ticket)
+        waits = status["name"] == self._config.staging_status
+        return waits or OPEN_PROPERTY in properties or UNDO_PROPERTY in properties
 
     def _find_other(self, call: Call) -> Finding:
         try:
+            if call.tool == "jira_open":
+                return self._find_opened(call)
             if call.tool == "jira_close":
                 return self._find_closed(call)
             if call.tool == "jira_comment":
@@ -207,12 +274,19 @@ class JiraAdapter:
         except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
             return Unknown(error_code(exc))
 
+    def _find_opened(self, call: Call) -> Finding:
+        issue = self._issue_of(call)
+        if issue is None:
+            return Unknown("of_unresolved")
+        outcome = self._opened(call, issue)
+        return Absent() if outcome is None else Found(outcome)
+
     def _find_closed(self, call: Call) -> Finding:
         issue = self._issue_of(call)
         if issue is None:
             return Unknown("of_unresolved")
         status = done_status(self._reads.status(issue))
-        return Absent() if status is None else Found(closed(issue, status))
+        return Absent() if status is None else Found(moved(issue, status))
 
     def _find_deleted(self, call: Call) -> Finding:
         """The whole list without the comment proves it gone; a 404 could be a missing permission."""
@@ -220,18 +294,6 @@ class JiraAdapter:
             return Unknown("of_unresolved")
         ids = {str(comment["id"]) for comment in self._reads.comments(str(call.arguments["issue"]))}
         return Absent() if call.of.receipt in ids else Found(comment_done(call.of.receipt))
-
-
-def _ticket_finding(call: Call, tickets: Sequence[Mapping[str, object]]) -> Finding:
-    matches = {str(t["id"]): t for t in tickets if _carries(t, call.key)}
-    if not matches:
-        return Absent()
-    if len(matches) > 1:
-        return Many(tuple(clean_id(t.get("key")) or "" for t in list(matches.values())[:RECEIPTS_MAX]))
-    ticket = next(iter(matches.values()))
-    fields = ticket.get("fields")
-    created = fields.get("created") if isinstance(fields, Mapping) else None
-    return found(ticket_outcome(ticket), properties=properties_of(ticket), created=created)
 
 
 def _comment_finding(matches: Sequence[Mapping[str, object]]) -> Finding:
@@ -256,6 +318,18 @@ def _closing(transitions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | No
     closing = [t for t in transitions if isinstance(t.get("to"), dict) and done_status(t["to"]) is not None]
     wanted = [t for t in closing if str(t["to"].get("name")).casefold() in _PREFERRED]
     return next(iter([*wanted, *closing]), None)
+
+
+def _leads_to(transition: Mapping[str, Any], status: str) -> bool:
+    to = transition.get("to")
+    return isinstance(to, dict) and to.get("name") == status
+
+
+def _was_moved(made: object) -> bool:
+    """A creation says in a part of its answer whether the transition that it asked for was made; no part, no failure."""
+    nested = made.get("transition") if isinstance(made, Mapping) else None
+    status = nested.get("status") if isinstance(nested, Mapping) else None
+    return not isinstance(status, int) or 200 <= status < 300
 
 
 def _unexpected(reply: Any) -> Outcome:

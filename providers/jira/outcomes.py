@@ -13,6 +13,8 @@ from counterfoil.providers.transport import classify_exception, classify_status,
 PROPERTY = "counterfoil"
 """The entity property, on a ticket or a comment, that names the call that made it: {"key": …, "target": …}."""
 UNDO_PROPERTY = "counterfoil_undo"
+OPEN_PROPERTY = "counterfoil_open"
+"""Names the call that put a staged ticket into the queue: the request that moves it writes this."""
 
 _ARGUMENT_OF_FIELD = {"issuetype": "issue_type", "comment": "body"}
 
@@ -27,9 +29,9 @@ def property_of(call: Call) -> dict[str, object]:
     return {"key": PROPERTY, "value": {"key": call.key, "target": call.target}}
 
 
-def is_ours(properties: Mapping[str, object], key: str) -> bool:
+def is_ours(properties: Mapping[str, object], key: str, *, name: str = PROPERTY) -> bool:
     """These properties, by name, hold our key."""
-    value = properties.get(PROPERTY)
+    value = properties.get(name)
     return isinstance(value, Mapping) and value.get("key") == key
 
 
@@ -52,7 +54,8 @@ def comment_done(receipt: str) -> Succeeded:
     return Succeeded(receipt, {"id": receipt})
 
 
-def closed(issue: str, status: str) -> Succeeded:
+def moved(issue: str, status: str) -> Succeeded:
+    """The ticket is, or was put, in this status."""
     return Succeeded(issue, {"key": issue, "status": clean_text(status)})
 
 

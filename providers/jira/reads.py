@@ -8,7 +8,7 @@ from typing import Any
 from jira import JIRA
 
 from counterfoil.providers.jira.config import JiraConfig
-from counterfoil.providers.jira.outcomes import PROPERTY, label_of
+from counterfoil.providers.jira.outcomes import OPEN_PROPERTY, PROPERTY, UNDO_PROPERTY, label_of
 from counterfoil.providers.oneshot import OneShot
 
 PAGE_SIZE = 100
@@ -52,11 +52,12 @@ class JiraReads:
 
     def status(self, issue: str) -> dict[str, object]:
         """The ticket's status, read from the ticket itself."""
-        fields = self.get(f"issue/{issue}", fields="status").get("fields")
-        status = fields.get("status") if isinstance(fields, dict) else None
-        if not isinstance(status, dict):
-            raise Incomplete("malformed")
-        return status
+        return status_of(self.get(f"issue/{issue}", fields="status"))
+
+    def status_and_properties(self, issue: str, name: str) -> tuple[dict[str, object], dict[str, object]]:
+        """The ticket's status, and its properties of this name, in one reading."""
+        ticket = self.get(f"issue/{issue}", fields="status", properties=name)
+        return status_of(ticket), properties_of(ticket)
 
     def transitions(self, issue: str) -> list[dict[str, Any]]:
         """The moves that the ticket's workflow allows now."""
@@ -94,8 +95,8 @@ class JiraReads:
                 jql,
                 nextPageToken=token,
                 maxResults=PAGE_SIZE,
-                fields=["labels", "created"],
-                properties=PROPERTY,
+                fields=["labels", "created", "status"],
+                properties=f"{PROPERTY},{OPEN_PROPERTY},{UNDO_PROPERTY}",
                 json_result=True,
             )
             if not isinstance(page, dict):
@@ -115,6 +116,15 @@ def properties_of(item: Mapping[str, object]) -> dict[str, object]:
     if isinstance(properties, list):
         return {str(p.get("key")): p.get("value") for p in properties if isinstance(p, dict)}
     return properties if isinstance(properties, dict) else {}
+
+
+def status_of(ticket: Mapping[str, object]) -> dict[str, object]:
+    """The status among a ticket's fields, with a name. Raises Incomplete."""
+    fields = ticket.get("fields")
+    status = fields.get("status") if isinstance(fields, dict) else None
+    if not isinstance(status, dict) or not isinstance(status.get("name"), str):
+        raise Incomplete("malformed")
+    return status
 
 
 def _items(page: Mapping[str, object], name: str) -> list[dict[str, Any]]:

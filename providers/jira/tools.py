@@ -1,4 +1,4 @@
-"""Decides what agents may do in Jira: open a ticket, comment on one where only the team sees it, and take both back.
+"""Decides what agents may do in Jira: make a ticket, at once or staged, comment where only the team sees it, undo both.
 
 The functions are signatures only; `counterfoil.providers.jira.client` makes the calls, in workers.
 """
@@ -31,7 +31,7 @@ class TicketResult(TypedDict):
 
 
 class StatusResult(TypedDict):
-    """What the model sees of a ticket that was closed."""
+    """What the model sees of a ticket that was moved."""
 
     key: str
     status: str
@@ -64,6 +64,47 @@ def jira_create(
     issue_type: Annotated[str, Field(min_length=1, max_length=100)] = "Task",
 ) -> TicketResult:
     """Open a ticket about an order in a Jira project."""
+    raise NotImplementedError
+
+
+@tool(
+    cls="reversible",
+    provider="jira",
+    effect="ticket",
+    target="order_id",
+    once_per="order_id",
+    audience=["agent"],
+    undo="jira_close",
+    receipt="key",
+    lookup=True,
+    lookup_lag_s=SEARCH_LAG_S,
+    adapter=ADAPTER,
+)
+def jira_stage(
+    project: Project,
+    summary: Summary,
+    order_id: OrderId,
+    description: Text = "",
+    issue_type: Annotated[str, Field(min_length=1, max_length=100)] = "Task",
+) -> TicketResult:
+    """Prepare a ticket about an order in a status that no team's queue shows; `jira_open` opens it."""
+    raise NotImplementedError
+
+
+@tool(
+    cls="compensatable",
+    provider="jira",
+    effect="ticket",
+    target="order_id",
+    once_per="order_id",
+    audience=["support_team"],
+    undo="jira_close",
+    receipt="key",
+    lookup=True,
+    adapter=ADAPTER,
+)
+def jira_open(order_id: OrderId, *, of: Of) -> StatusResult:
+    """Open a ticket that Counterfoil staged: from then on the team has it in its queue."""
     raise NotImplementedError
 
 

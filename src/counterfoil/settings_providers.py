@@ -25,6 +25,7 @@ Seconds = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=DAYS_30_S, 
 SecondsOrZero = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=DAYS_30_S, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=100_000_000)]
 Minor = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=2**53 - 1)]
+Word = Annotated[str, Field(min_length=1, max_length=100)]
 Ratio = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1, allow_inf_nan=False)]
 Tokens = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 
@@ -55,6 +56,9 @@ class ProviderSettings(Section):
     api_key_file: Path | None = None  # read by workers only; agents need no secret
     token: SecretStr | None = None
     token_file: Path | None = None
+    staging_transition: Word | None = None  # Jira: the id of the move into staging_status; None = nothing is staged
+    staging_status: Word = "Staged"  # Jira: where a prepared ticket waits, on no team's board
+    queue_status: Word = "To Do"  # Jira: where an opened one goes; what Jira itself calls a new workflow's first status
 
     timeout_s: Seconds = 20  # well under the lease; payment APIs answer within seconds or not at all
     attempts_max: Count = 5  # with the backoff below about a quarter of a minute of trying, more after Retry-After

@@ -36,4 +36,6 @@ def stripe_adapter(sandbox: Sandbox) -> StripeAdapter:
 
 @pytest.fixture
 def jira_adapter(sandbox: Sandbox) -> JiraAdapter:
-    return JiraAdapter(JiraConfig(server=sandbox.jira.url, email="bot@example.test", token="sandbox"))
+    return JiraAdapter(
+        JiraConfig(server=sandbox.jira.url, email="bot@example.test", token="sandbox", staging_transition="51")
+    )

@@ -138,6 +138,27 @@ SUBJECTS = {
             lookup_operation="search",
         ),
         Subject(
+            name="jira_stage",
+            arguments={"project": "SUP", "summary": "Reship 1182", "order_id": "1182"},
+            target="1182",
+            provider="jira",
+            operation="issue.create",
+            effect="ticket",
+            lookup_operation="search",
+        ),
+        Subject(
+            name="jira_open",
+            arguments={"order_id": "1182"},
+            target="1182",
+            provider="jira",
+            operation="issue.transition",
+            effect="transition",
+            after="jira_stage",
+            deduplicates=True,
+            unread_success=NO_BODY,
+            lookup_operation="issue.get",
+        ),
+        Subject(
             name="jira_comment",
             arguments={"issue": "SUP-1", "body": "Parcel lost."},
             target="SUP-1",
@@ -229,7 +250,9 @@ def make_adapter(subject: Subject, sandbox: Sandbox) -> Adapter:
             config = StripeConfig(api_key="sk_test_sandbox", base_url=sandbox.stripe.url)
             return adapter_of(TOOLS.get(subject.name), config)
         case "jira":
-            site = JiraConfig(server=sandbox.jira.url, email="bot@example.test", token="sandbox")
+            site = JiraConfig(
+                server=sandbox.jira.url, email="bot@example.test", token="sandbox", staging_transition="51"
+            )
             return adapter_of(TOOLS.get(subject.name), site)
         case _:
             return adapter_of(warehouse_tool(sandbox.warehouse.url))

@@ -181,6 +181,114 @@ def test_a_failed_read_before_the_write_is_not_sent(jira_adapter: JiraAdapter, s
     assert sandbox.jira.requests("issue.transition") == []
 
 
+def stage(number: int = 1) -> Call:
+    return call_of("jira_stage", number, TICKET)
+
+
+def open_(ticket: Succeeded, number: int = 2) -> Call:
+    return call_of("jira_open", number, {"order_id": "1182"}, of(stage(), ticket.id))
+
+
+def status_of(sandbox: Sandbox, issue: str) -> str:
+    headers = {"Authorization": "Basic cDpx"}
+    url = f"{sandbox.jira.url}/rest/api/2/issue/{issue}?fields=status"
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5) as answer:
+        return str(json.load(answer)["fields"]["status"]["name"])
+
+
+def by_hand(sandbox: Sandbox, issue: str, transition: str) -> None:
+    """What a person does on the board."""
+    data = json.dumps({"transition": {"id": transition}}).encode()
+    headers = {"Content-Type": "application/json", "Authorization": "Basic cDpx"}
+    url = f"{sandbox.jira.url}/rest/api/2/issue/{issue}/transitions"
+    with urllib.request.urlopen(urllib.request.Request(url, data=data, headers=headers), timeout=5):
+        pass
+
+
+def test_a_staged_ticket_is_never_in_the_queue(jira_adapter: JiraAdapter, sandbox: Sandbox) -> None:
+    """One request makes it in the staging status; closing takes it back from there."""
+    ticket = sent(jira_adapter, stage())
+    assert status_of(sandbox, ticket.id) == "Staged"
+    assert [effect.data for effect in sandbox.jira.effects("ticket")] == [{"status": "Staged"}]
+    assert sandbox.jira.requests("issue.transition") == []
+    assert found(jira_adapter, stage()).outcome == ticket
+    close = call_of("jira_close", 3, {"order_id": "1182"}, of(stage(), ticket.id))
+    assert isinstance(sent(jira_adapter, close), Succeeded)
+    assert sandbox.count("tickets_open") == 0
+
+
+def test_staging_needs_a_transition(sandbox: Sandbox) -> None:
+    """A site whose workflow is not configured stages nothing, rather than to make a ticket that everybody sees."""
+    adapter = JiraAdapter(JiraConfig(server=sandbox.jira.url, email="bot@example.test", token="sandbox"))
+    assert sent(adapter, stage()) == Rejected("no_staging_transition")
+    assert sandbox.jira.requests() == []
+
+
+@pytest.mark.parametrize("nested", [400, 500])
+def test_a_ticket_that_missed_its_staging_is_not_settled(
+    jira_adapter: JiraAdapter, sandbox: Sandbox, nested: int
+) -> None:
+    """Jira made the ticket and not the move: the team sees it, so neither answer nor look-up calls that success."""
+    body = {"id": "1", "key": "SUP-1", "transition": {"status": nested, "errorCollection": {}}}
+    sandbox.jira.fault("answer", on="issue.create", status=201, body=body)
+    assert sent(jira_adapter, stage()) == Uncertain("not_staged")
+    same_key = replace(create(), key=stage().key)
+    sent(jira_adapter, same_key)
+    assert found(jira_adapter, stage()).outcome == Uncertain("not_staged")
+
+
+def test_a_staged_ticket_is_found_after_it_was_opened(jira_adapter: JiraAdapter) -> None:
+    """The look-up of the staging comes late: the ticket that our own call opened was staged."""
+    ticket = sent(jira_adapter, stage())
+    sent(jira_adapter, open_(ticket))
+    assert found(jira_adapter, stage()).outcome == ticket
+
+
+def test_opening_moves_into_the_queue_once(jira_adapter: JiraAdapter, sandbox: Sandbox) -> None:
+    """Asking again changes nothing; what the team does with the ticket later does not hide that we opened it."""
+    ticket = sent(jira_adapter, stage())
+    assert found(jira_adapter, open_(ticket)) == Absent()
+    expected = Succeeded(ticket.id, {"key": ticket.id, "status": "To Do"})
+    assert sent(jira_adapter, open_(ticket)) == expected
+    assert found(jira_adapter, open_(ticket)) == Found(expected)
+    by_hand(sandbox, ticket.id, "31")
+    done = Succeeded(ticket.id, {"key": ticket.id, "status": "Done"})
+    assert found(jira_adapter, open_(ticket)) == Found(done)
+    assert sent(jira_adapter, open_(ticket)) == done
+    assert len(sandbox.jira.requests("issue.transition")) == 2, "ours and the team's"
+
+
+@pytest.mark.parametrize("transition", ["11", "21"])
+def test_a_ticket_that_somebody_opened_is_open(jira_adapter: JiraAdapter, sandbox: Sandbox, transition: str) -> None:
+    """It has left the staging status for the queue or for work: nothing is left to do, and nothing is moved back."""
+    ticket = sent(jira_adapter, stage())
+    by_hand(sandbox, ticket.id, transition)
+    status = status_of(sandbox, ticket.id)
+    expected = Succeeded(ticket.id, {"key": ticket.id, "status": status})
+    assert sent(jira_adapter, open_(ticket)) == expected
+    assert found(jira_adapter, open_(ticket)) == Found(expected)
+    assert status_of(sandbox, ticket.id) == status
+
+
+def test_a_ticket_that_somebody_closed_is_not_opened(jira_adapter: JiraAdapter, sandbox: Sandbox) -> None:
+    """A person has decided against it."""
+    ticket = sent(jira_adapter, stage())
+    by_hand(sandbox, ticket.id, "41")
+    assert sent(jira_adapter, open_(ticket)) == Rejected("ticket_closed")
+    assert found(jira_adapter, open_(ticket)) == Found(Rejected("ticket_closed"))
+
+
+def test_a_workflow_without_the_way_to_the_queue_is_refused(sandbox: Sandbox) -> None:
+    """A queue that no transition leads to is a mistake of the configuration, and nothing is sent."""
+    site = JiraConfig(
+        server=sandbox.jira.url, email="b@example.test", token="t", staging_transition="51", queue_status="Queue"
+    )
+    adapter = JiraAdapter(site)
+    ticket = sent(adapter, stage())
+    assert sent(adapter, open_(ticket)) == Rejected("no_queue_transition")
+    assert sandbox.jira.requests("issue.transition") == []
+
+
 def test_a_comment_is_internal_and_can_be_deleted(jira_adapter: JiraAdapter, sandbox: Sandbox) -> None:
     """The comment is found by its property; deleting it twice is once, and the list proves it gone."""
     ticket = sent(jira_adapter, create())
@@ -227,6 +335,12 @@ def test_nothing_from_a_model_can_bend_a_query_or_a_path(tool: str, changes: dic
 
 def test_every_compensation_can_be_built() -> None:
     """Closing a ticket and deleting a comment take nothing that the first call did not have."""
+    for name, arguments in (("jira_stage", TICKET), ("jira_open", {"order_id": "1182"})):
+        spec = TOOLS.get(name)
+        assert spec.compensation_of(spec.validate(arguments), "act_1") == {
+            "tool": "jira_close",
+            "arguments": {"order_id": "1182", "reason": ""},
+        }
     ticket, comment = TOOLS.get("jira_create"), TOOLS.get("jira_comment")
     assert ticket.compensation_of(ticket.validate(TICKET), "act_1") == {
         "tool": "jira_close",

@@ -70,7 +70,12 @@ def _sandbox_providers(sandbox_url: str) -> dict[str, dict[str, str]]:
     return {
         "stripe": {"base_url": f"{sandbox_url}/stripe", "api_key": "sk_test_sandbox"},
         "warehouse": {"base_url": f"{sandbox_url}/warehouse"},
-        "jira": {"server": f"{sandbox_url}/jira", "email": "bot@sandbox.example", "token": "sandbox"},
+        "jira": {
+            "server": f"{sandbox_url}/jira",
+            "email": "bot@sandbox.example",
+            "token": "sandbox",
+            "staging_transition": "51",
+        },
     }
 
 
