@@ -54,7 +54,9 @@ def enqueue(
     `ArgumentError` before any statement; `IntentConflict` and `StepConflict` for a step that holds something else;
     `NotAllowed`; `StepRace` when the whole transaction must be run again; `LedgerUnavailable`.
     """
-    intent = _intent(spec, arguments, tenant, run, step, actor, not_before, rules)
+    intent = intent_of(
+        spec, arguments, tenant=tenant, run=run, step=step, actor=actor, not_before=not_before, rules=rules
+    )
     row: Row | None
     if isinstance(conn, psycopg.Connection):
         try:
@@ -87,7 +89,9 @@ async def aenqueue(
     rules: DoorRules = DOOR_RULES,
 ) -> ActionId:
     """`enqueue` on an AsyncSession, an AsyncConnection or a psycopg AsyncConnection."""
-    intent = _intent(spec, arguments, tenant, run, step, actor, not_before, rules)
+    intent = intent_of(
+        spec, arguments, tenant=tenant, run=run, step=step, actor=actor, not_before=not_before, rules=rules
+    )
     row: Row | None
     if isinstance(conn, psycopg.AsyncConnection):
         try:
@@ -106,16 +110,18 @@ async def aenqueue(
     return _recorded(intent, row)
 
 
-def _intent(
+def intent_of(
     spec: ToolSpec,
     arguments: str | bytes | Mapping[str, object],
+    *,
     tenant: str,
     run: str,
     step: str,
     actor: str,
-    not_before: datetime | None,
-    rules: DoorRules,
+    not_before: datetime | None = None,
+    rules: DoorRules = DOOR_RULES,
 ) -> Intent:
+    """What would be recorded for a call that code names itself. Raises `ArgumentError`."""
     check_run(tenant, run, actor)
     check_index_row(tenant, run, check_step_label(step), path="step")
     if not_before is not None and not_before.tzinfo is None:

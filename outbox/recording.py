@@ -154,9 +154,16 @@ class Recorder:
 
 
 def _view(read: Row, rows: Mapping[str, Row]) -> RunView:
-    fields = ("action_id", "step", "seq", "revision", "tool", "effect", "target", "arguments_sha256", "once_key")
+    fields = (
+        *("action_id", "step", "seq", "revision", "tool", "effect", "target", "arguments_sha256", "once_key"),
+        "last_error_code",
+    )
     actions = (
-        ActionView(**{name: row[name] for name in fields}, state=State(str(row["state"])))  # type: ignore[arg-type]
+        ActionView(
+            **{name: row[name] for name in fields},  # type: ignore[arg-type]
+            state=State(str(row["state"])),
+            rejected_before=tuple(row["rejected_before"] or ()),  # type: ignore[arg-type]
+        )
         for row in rows.values()
     )
     return RunView(

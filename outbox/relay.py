@@ -25,6 +25,9 @@ from counterfoil.ledger.errors import LedgerUnavailable
 from counterfoil.ledger.queries import load
 from counterfoil.logs import configure_logs
 from counterfoil.outbox.broker import WAKE_UPS_MAX, broker_app, send_wake_ups
+from counterfoil.outbox.intake import Intake
+from counterfoil.outbox.setup import door_rules
+from counterfoil.providers.registry import Registry
 from counterfoil.settings import Settings
 
 _SQL = load("counterfoil.outbox", "sql/relay.sql")
@@ -106,6 +109,8 @@ class Relay:
     """Rows of one queue leased at a time, so that none waits for its publication for longer than a blink."""
     poll_s: float = 0.5
     """The longest pause while nothing is due."""
+    intake: Intake | None = None
+    """Takes in what other languages have written down, before each pass."""
     monotonic: Callable[[], float] = time.monotonic
     _connection: Connection | None = None
     _broker: _Breaker = field(init=False)
@@ -119,15 +124,15 @@ class Relay:
         self._ledger_breaker = _Breaker(1, self.monotonic)
 
     def run(self, stop: threading.Event) -> None:
-        """Publishes whatever is due until `stop` is set; outages of broker and database are waited for, not raised.
+        """Takes in and publishes what is due until `stop` is set; outages of broker and database are waited for, not raised.
 
         Sees `stop` between two queues, so it ends within one broker timeout.
         """
         pause_s = POLL_BUSY_S
         while not stop.is_set():
-            published = self._pass_safely(stop)
-            pause_s = POLL_BUSY_S if published else min(self.poll_s, pause_s * 2)
-            if published < self.batch:  # else there is more: no pause
+            moved = self._pass_safely(stop)
+            pause_s = POLL_BUSY_S if moved else min(self.poll_s, pause_s * 2)
+            if moved < self.batch:  # else there is more: no pause
                 stop.wait(max(pause_s * random.uniform(0.8, 1.2), self._broker.left_s, self._ledger_breaker.left_s))
 
     def publish_due(self, stop: threading.Event | None = None) -> int:
@@ -150,6 +155,7 @@ class Relay:
 
     def _pass_safely(self, stop: threading.Event) -> int:
         try:
+            taken = self.intake.take() if self.intake is not None else 0
             published = self.publish_due(stop)
         except LedgerUnavailable as error:
             if self._ledger_breaker.fail():
@@ -157,7 +163,7 @@ class Relay:
             return 0
         if self._ledger_breaker.succeed():
             log.info("ledger_outage_ended")
-        return published
+        return max(taken, published)
 
     def _publish_queue(self, queue: str) -> int:
         """Leases and publishes up to a batch of one queue; 0 when its breaker is open or publishing failed."""
@@ -256,12 +262,14 @@ def run_relay(settings: Settings) -> None:
     configure_logs()
     stop = threading.Event()
     app = broker_app(url=settings.broker_url(), key_prefix=settings.broker.key_prefix, queues=())
+    ledger = Ledger(settings.database_url(), application_name="counterfoil relay")
     relay = Relay(
-        Ledger(settings.database_url(), application_name="counterfoil relay"),
+        ledger,
         app,
         lost_after_s=settings.relay.lost_after_s,
         chunk_max=settings.relay.chunk_max,
         poll_s=settings.relay.poll_s,
+        intake=Intake(ledger=ledger, registry=Registry.load(settings.tools), rules=door_rules(settings)),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

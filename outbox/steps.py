@@ -31,10 +31,19 @@ class ActionView:
     state: State
     arguments_sha256: str
     once_key: str | None = None
+    last_error_code: str | None = None
+    rejected_before: tuple[str, ...] = ()
+    """Arguments' hashes of the step's earlier revisions that a reviewer has rejected."""
 
     @property
     def settled(self) -> bool:
         return self.state in SETTLED
+
+    @property
+    def rejected(self) -> tuple[str, ...]:
+        """Arguments' hashes of all revisions that a reviewer has rejected."""
+        is_rejected = self.state is State.CANCELLED and self.last_error_code == REJECTED
+        return (*self.rejected_before, self.arguments_sha256) if is_rejected else self.rejected_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +250,16 @@ def _once_is_taken(view: RunView, call: WantedCall, _handle: HandleView) -> Deci
     return None
 
 
+def _reviewer_said_no(view: RunView, call: WantedCall, _handle: HandleView) -> Decision | None:
+    """7. A reviewer has rejected this effect on this target: one more proposal, with other arguments; then a person's
+    turn, so that nobody is asked until they tire."""
+    about_it = [a for a in view.actions if (a.effect, a.target) == (call.effect, call.target) and a.rejected]
+    said_no = [(action.tool, arguments) for action in about_it for arguments in action.rejected]
+    if len(said_no) > 1 or (call.tool, call.arguments_sha256) in said_no:
+        return Blocked(NextStep.PERSON, by=about_it[-1].action_id)
+    return None
+
+
 def _run_is_busy(view: RunView, call: WantedCall, _handle: HandleView) -> Decision | None:
     """8. Another action of the run is not decided yet. One that waits for an approval holds back only what cannot be undone
     for free."""
@@ -276,9 +295,13 @@ RULES: tuple[Rule, ...] = (
     _result_was_not_had,
     _results_are_unseen,
     _once_is_taken,
+    _reviewer_said_no,
     _run_is_busy,
     _new_action,
 )
+
+REJECTED = "rejected_by_reviewer"
+"""The code of an action that a reviewer has cancelled."""
 
 _UNDECIDED = frozenset({State.PROPOSED, State.AWAITING_APPROVAL})
 

@@ -26,9 +26,25 @@ _LOOKED_MAX = 1000
 _SQL = load("counterfoil.ledger", "sql/agent.sql")
 
 
-def deadline(wait_s: float) -> float:
-    """The monotonic time at which a wait of `wait_s` ends; at most an hour from now."""
-    return time.monotonic() + (0.0 if math.isnan(wait_s) else min(max(wait_s, 0.0), WAIT_S_MAX))
+class Deadline:
+    """When a wait ends: at most an hour from its beginning, or as soon as its caller gives up. Thread-safe."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._end = time.monotonic() + (0.0 if math.isnan(wait_s) else min(max(wait_s, 0.0), WAIT_S_MAX))
+        self._given_up = threading.Event()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds to wait yet; 0 when the wait is over."""
+        return 0.0 if self._given_up.is_set() else max(0.0, self._end - time.monotonic())
+
+    def pause(self, pause_s: float) -> None:
+        """Sleeps for `pause_s`, and never beyond the end."""
+        self._given_up.wait(min(pause_s, self.left_s))
+
+    def give_up(self) -> None:
+        """The wait is over now."""
+        self._given_up.set()
 
 
 class Waiter:
@@ -40,7 +56,7 @@ class Waiter:
         self._looked: OrderedDict[str, float] = OrderedDict()
 
     def until_answered(
-        self, action_id: str, until: float, *, tenant: str | None = None, for_person: bool = False
+        self, action_id: str, until: Deadline, *, tenant: str | None = None, for_person: bool = False
     ) -> Row:
         """The row once it is settled or waits for a person (`for_person`: waits for that, too), else as it is at `until`.
 
@@ -55,10 +71,9 @@ class Waiter:
                 raise NotFound(f"there is no action {action_id} that this login may see.")
             if row["state"] == State.UNCERTAIN and self._may_look(action_id):
                 self._pool.row(_SQL["look_now"], {"action_id": action_id})
-            left_s = until - time.monotonic()
-            if row["state"] in ends or left_s <= 0:
+            if row["state"] in ends or not until.left_s:
                 return row
-            time.sleep(min(pause_s, left_s))
+            until.pause(pause_s)
             pause_s = min(pause_s * 1.5, POLL_LAST_S)
 
     def _may_look(self, action_id: str) -> bool:

@@ -1,7 +1,8 @@
 -- What agents and people read and ask; writes go through the definer functions of the migration.
 
 -- name: open_run
-SELECT epoch, state, deadline_at FROM counterfoil.open_run(:tenant, :run, :actor, :deadline_s, :parent);
+SELECT epoch, state, deadline_at FROM counterfoil.open_run(
+  :tenant, :run, :actor, :deadline_s, :parent, :parent_epoch);
 
 -- name: lock_and_read
 SELECT state, calls_count, deadline_at, actions, refs FROM counterfoil.lock_and_read(:tenant, :run, :epoch);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -13,12 +14,14 @@ from counterfoil.ledger.errors import NotFound
 from counterfoil.ledger.keys import ACTOR_CHARS_MAX, ActionId, check_id, is_action_id
 from counterfoil.ledger.queries import load
 from counterfoil.outbox import enqueue as by_transaction
-from counterfoil.outbox.handle import Run
+from counterfoil.outbox.handle import Run, Shared
 from counterfoil.outbox.intents import REASON_CHARS_MAX, DoorRules
 from counterfoil.outbox.pool import LedgerPool
-from counterfoil.outbox.results import Result, result_of
+from counterfoil.outbox.results import Result, Status, result_of
+from counterfoil.outbox.setup import door_rules, run_limits
 from counterfoil.outbox.steps import Limits
-from counterfoil.outbox.waiting import Waiter, deadline
+from counterfoil.outbox.threads import Threads
+from counterfoil.outbox.waiting import Deadline, Waiter
 from counterfoil.providers.registry import Registry
 
 if TYPE_CHECKING:
@@ -43,9 +46,17 @@ class Counterfoil:
         """
         self._pool = LedgerPool(database)
         self._waiter = Waiter(self._pool)
+        self._threads = Threads()
         self._registry = registry if registry is not None else Registry.load(settings.tools if settings else ())
-        self._rules = DoorRules() if settings is None else _rules(settings)
-        self._limits = Limits() if settings is None else _limits(settings)
+        self._rules = DoorRules() if settings is None else door_rules(settings)
+        self._shared = Shared(
+            pool=self._pool,
+            waiter=self._waiter,
+            threads=self._threads,
+            registry=self._registry,
+            rules=self._rules,
+            limits=Limits() if settings is None else run_limits(settings),
+        )
 
     @classmethod
     def from_settings(cls, path: Path | str | None = None) -> Self:
@@ -60,20 +71,9 @@ class Counterfoil:
 
         `seen` is the last `seq` that the caller's transcript holds: with 0, recorded results come back and nothing runs
         twice. `deadline_s` from the first opening on no attempt begins any more. Raises `ArgumentError` (an id),
-        `NotAllowed`, `LedgerUnavailable`.
+        `NotAllowed`, `LedgerUnavailable`. In an event loop: `async with cf.run(…) as run`.
         """
-        return Run(
-            self._pool,
-            self._waiter,
-            self._registry,
-            run,
-            tenant=tenant,
-            actor=actor,
-            seen=seen,
-            deadline_s=deadline_s,
-            rules=self._rules,
-            limits=self._limits,
-        )
+        return Run(self._shared, run, tenant=tenant, actor=actor, seen=seen, deadline_s=deadline_s)
 
     def enqueue(
         self,
@@ -135,11 +135,13 @@ class Counterfoil:
 
         With `tenant`, an action of another one is not found. Raises `NotFound`, `NotAllowed`, `LedgerUnavailable`.
         """
-        if not is_action_id(action_id):
-            raise NotFound("that is no action id.", fix="An action id is `act_` and 26 letters or digits.")
-        row = self._waiter.until_answered(action_id, deadline(wait_s), tenant=tenant, for_person=True)
-        spec = self._registry.find(str(row["tool"]))
-        return result_of(row, argument_names=spec.arguments.names if spec is not None else ())
+        return self._result(action_id, tenant, Deadline(wait_s))
+
+    async def aresult(self, action_id: str, *, tenant: str | None = None, wait_s: float = 0) -> Result:
+        """`result` for an event loop: it waits in a thread of our own, and a cancelled caller stops the waiting."""
+        until = Deadline(wait_s)
+        work = partial(self._result, action_id, tenant, until)
+        return await self._threads.run(work, on_cancel=lambda _: until.give_up())
 
     def schemas(self) -> list[dict[str, object]]:
         """The tools as a model is shown them; names that carry identity are absent."""
@@ -148,8 +150,9 @@ class Counterfoil:
     def cancel(self, action_id: str, reason: str, *, actor: str = "application") -> Result:
         """Withdraws the action where nothing was sent; where something may have been, forbids another attempt.
 
-        The result tells which: `cancelled`, or still `pending` or `uncertain` until evidence decides. A settled action
-        stays as it is. Raises `NotFound`, `NotAllowed`, `ArgumentError`, `LedgerUnavailable`.
+        The result tells which: `cancelled`, or, with `code="cancel_requested"`, still `pending` or `uncertain` until
+        the outcome is recorded or evidence decides. A settled action stays as it is, and its result says so. Raises
+        `NotFound`, `NotAllowed`, `ArgumentError`, `LedgerUnavailable`.
         """
         if not is_action_id(action_id):
             raise NotFound("that is no action id.", fix="An action id is `act_` and 26 letters or digits.")
@@ -161,29 +164,18 @@ class Counterfoil:
         row = self._pool.row(_SQL["request_cancel"], params)
         if row is None or row["state"] is None:
             raise NotFound(f"there is no action {action_id}.")
-        return self.result(action_id)
+        found = self.result(action_id)
+        is_open = found.status in (Status.PENDING, Status.UNCERTAIN)
+        return found.model_copy(update={"code": "cancel_requested"}) if is_open else found
 
     def close(self) -> None:
         """Closes idle connections; the object can be used again."""
+        self._threads.close()
         self._pool.close()
 
-
-def _rules(settings: Settings) -> DoorRules:
-    return DoorRules(
-        arguments_bytes_max=settings.limits.arguments_bytes_max,
-        audiences_always=frozenset(settings.approval.audiences_always),
-        approval_tools=frozenset(name for name, tool in settings.tool.items() if tool.approval == "always"),
-        approval_above_minor={
-            name: tool.approval_above_minor
-            for name, tool in settings.tool.items()
-            if tool.approval_above_minor is not None
-        },
-    )
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        calls_max=settings.limits.calls_per_run_max,
-        actions_max=settings.limits.actions_per_run_max,
-        refs_per_step_max=settings.limits.refs_per_step_max,
-    )
+    def _result(self, action_id: str, tenant: str | None, until: Deadline) -> Result:
+        if not is_action_id(action_id):
+            raise NotFound("that is no action id.", fix="An action id is `act_` and 26 letters or digits.")
+        row = self._waiter.until_answered(action_id, until, tenant=tenant, for_person=True)
+        spec = self._registry.find(str(row["tool"]))
+        return result_of(row, argument_names=spec.arguments.names if spec is not None else ())

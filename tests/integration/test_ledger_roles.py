@@ -30,6 +30,7 @@ history_default   .      .       .         .
 history_MONTH     .      .       .         .
 outbox            .      SIu     S         S
 worker_heartbeat  .      SIUD    S         S
+intake            SI     Su      S         s
 schema_version    S      S       S         S
 actions           S      S       S         S
 open_work         S      S       S         S
@@ -42,6 +43,7 @@ UPDATABLE = {
     " key_version receipt result last_error_code last_error_field changed_by change_reason change_evidence",
     ("worker", "attempt"): "finished_at outcome code evidence receipt result",
     ("worker", "outbox"): "not_before publish_count",
+    ("worker", "intake"): "taken_at action_id error_code error_path",
     ("worker", "worker_heartbeat"): "worker queues started_at seen_at last_claim_at",
     ("operator", "action"): "state approval_id ready_at lease_until fence no_resend in_doubt receipt last_error_code"
     " uncertain_since next_lookup_at changed_by change_reason change_evidence",
@@ -52,6 +54,7 @@ HIDDEN_FROM_READERS = {
     " fence edited_from expected_resource_version approval_id once_held last_absent_at last_error_field changed_by"
     " change_reason change_evidence",
     "attempt": "evidence receipt result",
+    "intake": "arguments error_path",
     "history": "evidence approval_id",
 }
 
@@ -64,6 +67,8 @@ open_run        x      .       .         .
 lock_and_read   x      .       .         .
 propose         x      .       .         .
 add_ref         x      .       .         .
+propose_intake  .      x       .         .
+result          x      .       x         .
 look_now        x      .       x         .
 close_run       x      .       x         .
 request_cancel  x      x       x         .

@@ -1,0 +1,34 @@
+"""Decides what the configuration means at the door: for agents, and for the relay that takes in what others have written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from counterfoil.outbox.intents import DoorRules
+from counterfoil.outbox.steps import Limits
+
+if TYPE_CHECKING:
+    from counterfoil.settings import Settings
+
+
+def door_rules(settings: Settings) -> DoorRules:
+    """What this installation demands of calls beyond what their tools declare."""
+    return DoorRules(
+        arguments_bytes_max=settings.limits.arguments_bytes_max,
+        audiences_always=frozenset(settings.approval.audiences_always),
+        approval_tools=frozenset(name for name, tool in settings.tool.items() if tool.approval == "always"),
+        approval_above_minor={
+            name: tool.approval_above_minor
+            for name, tool in settings.tool.items()
+            if tool.approval_above_minor is not None
+        },
+    )
+
+
+def run_limits(settings: Settings) -> Limits:
+    """The caps on one run."""
+    return Limits(
+        calls_max=settings.limits.calls_per_run_max,
+        actions_max=settings.limits.actions_per_run_max,
+        refs_per_step_max=settings.limits.refs_per_step_max,
+    )

@@ -1,0 +1,55 @@
+"""Decides what a model is told in words: a text for its system prompt, and a sentence for each answer.
+
+Both are made from the closed sets of `Result` alone: no provider's prose, no arguments, nothing that a person typed.
+"""
+
+from __future__ import annotations
+
+from counterfoil.outbox.results import NextStep, Result, Status
+
+MESSAGE_CHARS_MAX = 300
+
+SYSTEM_TEXT = """\
+Your tools act on real systems through a ledger. Every answer has a `status` and a `next_step`; go by these.
+- succeeded: it is done. Do not do it again, in whatever words; `arguments`, if there, say what was really done.
+- pending, uncertain: it was recorded, and may have happened. This is no error. Do not try again with other words, another \
+tool or smaller steps: the same action is found, nothing is gained. Go on with what does not depend on it, or end your turn.
+- failed: it surely did not happen. Correct `field` only if `retry_allowed` is true; else tell the user.
+- blocked: nothing was recorded for this call. `next_step` says what comes first: wait for the other action, read `unseen`, \
+or leave it to a person.
+- awaiting_approval: a person decides about exactly this. End your turn; never ask for the same thing in another way.
+- cancelled, stale: it was withdrawn or came too late, and nothing was sent. Plan anew from what is true now.
+`replayed` means that you asked for this before: use the recorded result, and do not apologise or repeat.
+Never invent results, ids or keys, and never tell a user that something has happened unless its status is succeeded.
+"""
+
+
+def message(result: Result) -> str:
+    """One sentence for the model or a log, at most `MESSAGE_CHARS_MAX` characters; the same for the same two words."""
+    return f"{_STATUS[result.status]}{_NEXT[result.next_step]}."
+
+
+_STATUS: dict[Status, str] = {
+    Status.PENDING: "This is recorded and under way",
+    Status.UNCERTAIN: "This may have happened, and is being looked up; that is no error",
+    Status.SUCCEEDED: "This is done",
+    Status.FAILED: "This did not happen",
+    Status.AWAITING_APPROVAL: "This waits for a person's approval",
+    Status.BLOCKED: "Nothing was recorded for this call, since something else comes first",
+    Status.STALE: "This came too late or its object has changed, and nothing was sent",
+    Status.CANCELLED: "This was withdrawn, and nothing was sent",
+}
+
+_NEXT: dict[NextStep, str] = {
+    NextStep.NONE: "",
+    NextStep.WAIT: ": wait for the outcome, and do not call again in other words",
+    NextStep.END_TURN: ": end your turn, and do not ask for it in another way",
+    NextStep.CORRECT_ARGUMENTS: ": correct the named field, and call once more",
+    NextStep.READ_UNSEEN: ": read the results in `unseen`, then decide whether the call is still needed",
+    NextStep.ALREADY_DONE: ": it was asked for before and may happen once, so use this result",
+    NextStep.EDITED_BY_REVIEWER: ": a reviewer has put another version in its place, so leave it at that",
+    NextStep.REJECTED_BY_REVIEWER: ": a reviewer has said no, so do not ask for the same again",
+    NextStep.NEW_PREVIEW: ": look at what is true now, and propose it anew if it is still wanted",
+    NextStep.LIMIT_REACHED: ": the limit of this run is reached, so end your turn",
+    NextStep.PERSON: ": a person decides, so end your turn",
+}
