@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,8 @@ def row(
     seq: int | None = 0,
     revision: int = 1,
     once: str | None = None,
+    said_no: tuple[str, ...] = (),
+    code: str | None = None,
 ) -> ActionView:
     """Action `a<number>`; its effect is its tool's name up to an underscore, so `refund_fast` has effect `refund`."""
     return ActionView(
@@ -52,7 +55,14 @@ def row(
         state=state,
         arguments_sha256=sha,
         once_key=once,
+        last_error_code=code,
+        rejected_before=said_no,
     )
+
+
+def no(number: int, **changes: Any) -> ActionView:
+    """An action that a reviewer has rejected."""
+    return row(number, S.CANCELLED, code="rejected_by_reviewer", **changes)
 
 
 def wanted(
@@ -258,6 +268,61 @@ CASES = [
         (row(1, step="a", once="k"),),
         wanted(once="k", step="b"),
         Attach("a1", already_done=True),
+    ),
+    # 7
+    Case("7: a rejection is told before anything else", (no(1),), wanted(sha="other"), Attach("a1"), handle=LOST),
+    Case("7: rejected, other arguments: one new proposal", (no(1),), wanted(sha="other"), Record(2, 1, 2)),
+    Case("7: rejected, the same arguments: a person", (no(1),), wanted(), Blocked(PERSON, "a1")),
+    Case(
+        "7: rejected twice: a person, whatever the words",
+        (no(1), no(2, sha="other")),
+        wanted(sha="third"),
+        Blocked(PERSON, "a2"),
+    ),
+    Case(
+        "7: another tool to the same effect counts as one more proposal",
+        (no(1), no(2, tool="refund_fast")),
+        wanted("refund_slow", sha="third"),
+        Blocked(PERSON, "a2"),
+    ),
+    Case("7: another tool to the same effect is a new proposal", (no(1),), wanted("refund_fast"), Record(2, 1, 2)),
+    Case("7: another target was not rejected", (no(1),), wanted(target="o2"), Record(2, 1, 2)),
+    Case("7: another effect was not rejected", (no(1),), wanted("note"), Record(2, 1, 2)),
+    Case(
+        "7: cancelled by code is no rejection",
+        (row(1, S.CANCELLED, code="cancelled"), row(2, S.CANCELLED, code="run_cancelled")),
+        wanted(),
+        Record(3, 1, 3),
+    ),
+    Case(
+        "7: under a label, the rejection itself is told again",
+        (no(1, step="fee"),),
+        wanted(step="fee"),
+        Attach("a1"),
+    ),
+    Case(
+        "7: under a label, other arguments: one new revision",
+        (no(1, step="fee"),),
+        wanted(step="fee", sha="other"),
+        Record("fee", 2, 2, supersedes="a1"),
+    ),
+    Case(
+        "7: under a label, rejected twice: a person",
+        (no(2, step="fee", revision=2, sha="other", said_no=("same",)),),
+        wanted(step="fee", sha="third"),
+        Blocked(PERSON, "a2"),
+    ),
+    Case(
+        "7: under a label, the rejected words again after another revision: a person",
+        (row(2, S.STALE, step="fee", revision=2, sha="other", said_no=("same",)),),
+        wanted(step="fee"),
+        Blocked(PERSON, "a2"),
+    ),
+    Case(
+        "7: a new label does not get around a rejection",
+        (no(1, step="fee"),),
+        wanted(step="charge"),
+        Blocked(PERSON, "a1"),
     ),
     # 8
     *(

@@ -17,6 +17,7 @@ import psycopg
 from counterfoil.ledger.claims import WakeUp
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.queries import load
+from counterfoil.outbox.intake import Intake
 from counterfoil.providers.registry import Registry
 from counterfoil.reconciler.setup import reconciler_from
 from counterfoil.reconciler.ticks import Reconciler
@@ -86,6 +87,11 @@ class World:
         """The reconciler's connection, for a test's own reads under the worker's role."""
         return self.reconciler.ledger
 
+    @property
+    def intake(self) -> Intake:
+        """What the relay does with rows that other languages have inserted."""
+        return Intake(ledger=self.ledger, registry=self.registry)
+
     def due(self) -> list[WakeUp]:
         """Wake-ups that the relay would publish now."""
         return [WakeUp(r["action_id"], r["generation"]) for r in self.ledger.rows(_SQL["due"], {"batch": self.batch})]
@@ -117,6 +123,7 @@ class World:
         moved_s = 0.0
         for _ in range(ROUNDS_MAX):
             before = self._fingerprint()
+            self.intake.take()
             self.work()
             self.reconcile()
             self.reconciler.unwind_runs()
