@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.queries import load
 from counterfoil.ledger.states import State
+from counterfoil.ledger.unwind_steps import Step
 
 _SQL = load("counterfoil.ledger", "sql/unwind.sql")
 _CANCEL = load("counterfoil.ledger", "sql/reconciler.sql")["request_cancel"]
@@ -25,26 +26,14 @@ class UnwindingRun:
     state: RunState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One action of a run and, where one was recorded, its counter-action."""
+@dataclass(frozen=True, slots=True)
+class TreeRun:
+    """The run of an unwind or a child run below it."""
 
-    action_id: str
     tenant: str
     run: str
-    step: str
-    revision: int
-    superseded: bool
-    tool: str
-    tool_version: int
-    class_: str
-    state: State
-    in_doubt: bool
-    audience: tuple[str, ...]
-    compensation: str | None
-    created_at: datetime
-    undo_id: str | None
-    undo_state: State | None
+    parent_run: str | None
+    state: RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +60,36 @@ def runs_to_unwind(ledger: Ledger, *, batch: int = 100) -> list[UnwindingRun]:
     return [UnwindingRun(**row) for row in ledger.rows(_SQL["runs_to_unwind"], {"batch": batch})]
 
 
-def steps_of_run(ledger: Ledger, run: UnwindingRun) -> list[Step]:
-    """The run's actions in the order they were recorded."""
-    return [
-        Step(
-            **{("class_" if name == "class" else name): value for name, value in row.items()}
-            | {
-                "state": State(row["state"]),
-                "audience": tuple(row["audience"]),
-                "undo_state": State(row["undo_state"]) if row["undo_state"] else None,
-            }
-        )
-        for row in ledger.rows(_SQL["steps_of_run"], {"tenant": run.tenant, "run": run.run})
-    ]
+def tree_of_run(ledger: Ledger, *, tenant: str, run: str) -> list[TreeRun]:
+    """The run and the child runs below it, children before their parents."""
+    return [TreeRun(**row) for row in ledger.rows(_SQL["tree_of_run"], {"tenant": tenant, "run": run})]
+
+
+def steps_of_run(ledger: Ledger, *, tenant: str, run: str) -> list[Step]:
+    """The actions of the run and of the child runs below it, in the order they were recorded."""
+    return [step_of(row) for row in ledger.rows(_SQL["steps_of_run"], {"tenant": tenant, "run": run})]
+
+
+def step_of(row: Mapping[str, Any]) -> Step:
+    """A step from a row of `steps_of_run`."""
+    return Step(
+        **dict(row)
+        | {
+            "state": State(row["state"]),
+            "audience": tuple(row["audience"]),
+            "undo_state": State(row["undo_state"]) if row["undo_state"] else None,
+        }
+    )
+
+
+def compensation_of(ledger: Ledger, action_id: str) -> str:
+    """What takes the action back, as it was written down before its call: canonical JSON, `{}` for nothing."""
+    row = ledger.row(_SQL["read_compensation"], {"action_id": action_id})
+    return (row and row["compensation"]) or "{}"
 
 
 def withdraw(ledger: Ledger, action_id: str, *, by: str) -> State | None:
-    """Cancels an action that was never sent; one in doubt goes to its look-up, never to be sent again."""
+    """Cancels an action that was never sent; of any other that is unsettled nothing is sent again."""
     row = ledger.row(_CANCEL, {"action_id": action_id, "by": by, "reason": "unwind"})
     return State(row["state"]) if row and row["state"] else None
 
@@ -121,17 +123,23 @@ def mark_compensated(ledger: Ledger, action_id: str, *, by: str) -> bool:
     return ledger.row(_SQL["mark_compensated"], {"action_id": action_id, "by": by}) is not None
 
 
-def block_unwind(ledger: Ledger, run: UnwindingRun) -> bool:
-    """The run waits for a person; it is visited again, after the others."""
-    return (
-        ledger.row(
-            _SQL["set_run_state"],
-            {"tenant": run.tenant, "run": run.run, "from_state": run.state, "to_state": "unwind_blocked"},
-        )
-        is not None
-    )
+def review_undo(ledger: Ledger, undo_id: str, *, by: str) -> bool:
+    """A counter-action that has ended without an effect → operator_review, unless a person has put it there."""
+    return ledger.row(_SQL["review_undo"], {"undo_id": undo_id, "by": by}) is not None
 
 
-def finish_unwind(ledger: Ledger, run: UnwindingRun) -> bool:
-    """unwound, if nothing of the run is unsettled or succeeded by now."""
+def set_state(ledger: Ledger, run: UnwindingRun | TreeRun, state: Literal["unwinding", "unwind_blocked"]) -> bool:
+    """unwind_blocked while a person has to decide something of the run, unwinding while all goes on by itself.
+
+    Either is visited again. False when the run is in `state`, or has been moved meanwhile.
+    """
+    if run.state == state or run.state not in ("unwinding", "unwind_blocked"):
+        return False
+    params = {"tenant": run.tenant, "run": run.run, "from_state": run.state, "to_state": state}
+    return ledger.row(_SQL["set_run_state"], params) is not None
+
+
+def finish_unwind(ledger: Ledger, run: UnwindingRun | TreeRun) -> bool:
+    """unwound, if by now nothing of the run or its children is unsettled, and all that it did is taken back, but for
+    what a person leaves as it is."""
     return ledger.row(_SQL["finish_unwind"], {"tenant": run.tenant, "run": run.run}) == {"finished": True}

@@ -1,4 +1,4 @@
-"""Decides how a run is taken back: withdraw, wait, compensate inside first and newest first, one after the other.
+"""Decides how a run is taken back, with its child runs: withdraw, wait for evidence, compensate one after the other.
 
 Durable and resumable: every visit reads the ledger and does the next thing, so it may die anywhere and may run twice.
 Compensations are actions with keys of their own; they start from what the ledger knows happened, never from a transcript.
@@ -6,9 +6,9 @@ Compensations are actions with keys of their own; they start from what the ledge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import Literal
+from typing import assert_never
 
 import structlog
 
@@ -17,19 +17,12 @@ from counterfoil.ledger.canonical import canonical_json, load_stored, sha256_of
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ArgumentError, LedgerUnavailable
 from counterfoil.ledger.keys import action_id
-from counterfoil.ledger.states import UNSETTLED, State
-from counterfoil.ledger.unwinds import Step, UndoIntent, UnwindingRun
+from counterfoil.ledger.states import UNSETTLED
+from counterfoil.ledger.unwind_steps import WITHDRAWABLE, Progress, Standing, Step, in_order, standing, worst
+from counterfoil.ledger.unwinds import TreeRun, UndoIntent, UnwindingRun
 from counterfoil.providers.registry import Registry
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.unwind")
-
-OUTSIDE = {"customer": 1, "public": 2, "legal": 2}
-"""Audiences outside the company, by blast radius; every other audience is inside, rank 0."""
-
-WITHDRAWABLE = frozenset({State.PROPOSED, State.AWAITING_APPROVAL, State.READY, State.RETRYABLE_FAILURE})
-"""Nothing of these is on the wire; those in doubt go to their look-up instead of being cancelled."""
-
-Progress = Literal["waiting", "blocked", "done"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,54 +43,66 @@ class Unwinder:
                 raise
             except Exception as error:  # noqa: BLE001 - a tool's own code, or a row that it never wrote
                 log.error("unwind_failed", tenant=run.tenant, run=run.run, error=type(error).__name__)
-                unwinds.block_unwind(self.ledger, run)
+                unwinds.set_state(self.ledger, run, "unwind_blocked")
         return len(runs)
 
     def visit(self, run: UnwindingRun) -> Progress:
-        """Does what can be done now and tells what the run waits for."""
-        steps = unwinds.steps_of_run(self.ledger, run)
-        progress = self._advance(steps)
-        if progress == "blocked":
-            unwinds.block_unwind(self.ledger, run)
-        elif progress == "done":
-            unwinds.finish_unwind(self.ledger, run)
-        if progress != "waiting":
-            log.info("unwind_visited", tenant=run.tenant, run=run.run, progress=progress)
-        return progress
+        """Does what can be done now for the run and its child runs, in one order, and tells what it waits for."""
+        steps = self._withdrawn(run)
+        waits_for: defaultdict[str, Progress] = defaultdict(lambda: "done")
+        held = False
+        for step in in_order(steps):
+            progress = self._move_on(step, held=held)
+            held = held or progress == "waiting"
+            waits_for[step.run] = worst(waits_for[step.run], progress)
+        for each in unwinds.tree_of_run(self.ledger, tenant=run.tenant, run=run.run):  # children before their parents
+            self._write_state(each, waits_for[each.run])
+            if each.parent_run is not None:
+                waits_for[each.parent_run] = worst(waits_for[each.parent_run], waits_for[each.run])
+        return waits_for[run.run]
 
-    def _advance(self, steps: Sequence[Step]) -> Progress:
-        withdrawn = [unwinds.withdraw(self.ledger, s.action_id, by=self.by) for s in steps if s.state in WITHDRAWABLE]
-        if withdrawn or any(s.state in UNSETTLED and s.state is not State.OPERATOR_REVIEW for s in steps):
-            return "waiting"
-        blocked = any(s.state is State.OPERATOR_REVIEW for s in steps)
-        for step in in_order([s for s in steps if s.state is State.SUCCEEDED]):
-            match self._compensate(step):
-                case "waiting":
-                    return "waiting"
-                case "blocked":
-                    blocked = True
-                case "done":
-                    pass
-        return "blocked" if blocked else "done"
+    def _withdrawn(self, run: UnwindingRun) -> list[Step]:
+        """The steps, after all that was never sent was cancelled and everything unsettled kept from being sent again."""
+        steps = unwinds.steps_of_run(self.ledger, tenant=run.tenant, run=run.run)
+        wanted = [s for s in steps if s.state in UNSETTLED and (s.state in WITHDRAWABLE or not s.cancel_requested)]
+        for step in wanted:
+            unwinds.withdraw(self.ledger, step.action_id, by=self.by)
+        return unwinds.steps_of_run(self.ledger, tenant=run.tenant, run=run.run) if wanted else steps
 
-    def _compensate(self, step: Step) -> Progress:
-        """Brings one succeeded step's counter-action a step further."""
-        match step.undo_state:
-            case None if step.compensation is None or step.superseded:
-                return (
-                    "blocked"  # nothing was written down that could take it back, or not for it alone: a person decides
-                )
-            case None:
-                return self._propose(step)
-            case State.SUCCEEDED:
+    def _move_on(self, step: Step, *, held: bool) -> Progress:
+        """Brings the step further. `held`: one that comes before it is not settled, so no counter-action begins."""
+        match standing(step):
+            case Standing.NOTHING | Standing.KEPT:
+                return "done"
+            case Standing.WITHDRAW | Standing.EVIDENCE | Standing.COMPENSATING:
+                return "waiting"
+            case Standing.COMPENSATED:
                 unwinds.mark_compensated(self.ledger, step.action_id, by=self.by)
                 return "done"
-            case State.OPERATOR_REVIEW:
+            case Standing.COMPENSATE:
+                return "waiting" if held else self._propose(step)
+            case Standing.REFUSED:
+                assert step.undo_id is not None
+                if unwinds.review_undo(self.ledger, step.undo_id, by=self.by):
+                    log.warning("undo_refused", action_id=step.undo_id, of=step.action_id, code=step.undo_error_code)
                 return "blocked"
-            case state if state in UNSETTLED:
-                return "waiting"
+            case Standing.PERSON:
+                return "blocked"
+            case never:
+                assert_never(never)
+
+    def _write_state(self, run: TreeRun, progress: Progress) -> None:
+        match progress:
+            case "done":
+                changed = run.state != "unwound" and unwinds.finish_unwind(self.ledger, run)
+            case "waiting":
+                changed = unwinds.set_state(self.ledger, run, "unwinding")
+            case "blocked":
+                changed = unwinds.set_state(self.ledger, run, "unwind_blocked")
             case _:
-                return "blocked"
+                assert_never(progress)
+        if changed:
+            log.info("unwind_visited", tenant=run.tenant, run=run.run, progress=progress)
 
     def _propose(self, step: Step) -> Progress:
         intent = self._undo_intent(step)
@@ -110,7 +115,7 @@ class Unwinder:
 
     def _undo_intent(self, step: Step) -> UndoIntent | None:
         """The counter-action as it was written down before the call; None when this process does not know its tool."""
-        recorded = load_stored(step.compensation or "{}")
+        recorded = load_stored(unwinds.compensation_of(self.ledger, step.action_id))
         spec = self.registry.find(str(recorded.get("tool")))
         if spec is None:
             return None
@@ -123,8 +128,9 @@ class Unwinder:
         amount_minor, currency = spec.amount_of(arguments)
         text = canonical_json(arguments)
         place: str | int = int(step.step) if step.step.isdecimal() else step.step
+        revision = step.revision if step.undo_revision is None else step.undo_revision + 1
         return UndoIntent(
-            action_id=action_id(step.tenant, step.run, place, step.revision, "undo"),
+            action_id=action_id(step.tenant, step.run, place, revision, "undo"),
             parent=step.action_id,
             tool_version=spec.version,
             class_=spec.cls.value,
@@ -138,9 +144,3 @@ class Unwinder:
             amount_minor=amount_minor,
             currency=currency,
         )
-
-
-def in_order(steps: Sequence[Step]) -> list[Step]:
-    """Inside audiences first, customers and the public last; within a rank the newest first."""
-    newest_first = sorted(steps, key=lambda s: (s.created_at, s.action_id), reverse=True)
-    return sorted(newest_first, key=lambda s: max((OUTSIDE.get(a, 0) for a in s.audience), default=0))

@@ -8,14 +8,17 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 import redis
+import requests
 
-from counterfoil import Counterfoil
+from counterfoil import Counterfoil, Of, tool
+from counterfoil.cli.main import main
 from counterfoil.ledger.claims import WakeUp
 from counterfoil.ledger.connection import Ledger
 from counterfoil.outbox.broker import broker_app, read_wake_ups
@@ -234,3 +237,84 @@ def proxy_to() -> Iterator[Callable[[str], Proxy]]:
     yield make
     for proxy in made:
         proxy.close()
+
+
+@pytest.fixture
+def cli(
+    database: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Runs one command of the command line in this process, as an operator; its exit code and what it printed."""
+
+    def run(*argv: str) -> tuple[int, str]:
+        with monkeypatch.context() as patched:
+            patched.chdir(tmp_path)
+            patched.setenv("COUNTERFOIL_DATABASE__URL", database.url("operator"))
+            with pytest.raises(SystemExit) as ended:
+                main(list(argv))
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def ship(world: World, use_tools: Callable[..., None], enqueue: Callable[..., str]) -> Callable[..., str]:
+    """Records a shipment for the audience `who`, which `cancel_shipment` takes back; in a run and step of its own."""
+    url = world.sandbox.warehouse.url
+
+    def post(path: str, key: str, **more: Any) -> dict[str, object]:
+        headers = {"Idempotency-Key": key}
+        reply = requests.post(url + path, headers=headers, timeout=3, allow_redirects=False, **more)
+        reply.raise_for_status()
+        answer: dict[str, object] = reply.json()
+        return answer
+
+    def shipments(key: str) -> list[dict[str, object]]:
+        reply = requests.get(f"{url}/shipments", params={"key": key}, timeout=3)
+        reply.raise_for_status()
+        found: list[dict[str, object]] = reply.json()["shipments"]
+        return found
+
+    def cancelled(of: Of) -> list[dict[str, object]]:
+        return [shipment for shipment in shipments(of.key) if shipment["status"] == "cancelled"]
+
+    shape: dict[str, Any] = {"provider": "warehouse", "target": "order", "once_per": None, "landing_max_s": 2.0}
+
+    @tool(
+        cls="compensatable",
+        effect="shipment",
+        audience=lambda a: [str(a["who"])],
+        lookup=shipments,
+        undo="cancel_shipment",
+        **shape,
+    )
+    def create_shipment(order: str, who: str = "team", *, key: str) -> dict[str, object]:
+        """Ship an order."""
+        return post("/shipments", key, json={"order": order})
+
+    @tool(cls="compensatable", effect="cancellation", audience=["team"], lookup=cancelled, undo=None, **shape)
+    def cancel_shipment(order: str, *, key: str, of: Of) -> dict[str, object]:
+        """Take a shipment back."""
+        return post(f"/shipments/{of.receipt}/cancel", key)
+
+    @tool(cls="irreversible", effect="letter", audience=["customer"], approval="never", lookup=shipments, **shape)
+    def send_letter(order: str, *, key: str) -> dict[str, object]:
+        """Tell the customer; nothing takes that back."""
+        return post("/shipments", key, json={"order": order})
+
+    use_tools(create_shipment, cancel_shipment, send_letter)
+
+    def record(order: str, who: str = "team", run: str = "r1", tool: str = "create_shipment") -> str:
+        return enqueue(tool, {"order": order} | ({"who": who} if tool == "create_shipment" else {}), order, run)
+
+    return record
+
+
+@pytest.fixture
+def taken_back(world: World) -> Callable[[], list[str]]:
+    """The orders whose shipments were really cancelled, in that order, once for each time."""
+
+    def orders() -> list[str]:
+        order_of = {effect.object_id: effect.data["order"] for effect in world.sandbox.effects("shipment")}
+        return [order_of[effect.object_id] for effect in world.sandbox.effects("shipment_cancellation")]
+
+    return orders

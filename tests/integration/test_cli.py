@@ -296,7 +296,7 @@ def test_cancel_withdraws_only_what_was_not_sent(cli: Cli, rows: Rows, state: st
     answer = cli("action", "cancel", made, "--reason", "wrong order", url=rows.database.url("operator"))
     row = rows.read(made)
     assert (answer.code, row["state"]) == (code, after)
-    assert row["no_resend"] is (state in ("executing", "uncertain"))
+    assert row["no_resend"] is (state in ("executing", "uncertain", "operator_review"))
     if after == "cancelled":
         assert row["change_reason"] == "wrong order"
 
@@ -307,15 +307,17 @@ def test_dry_runs_change_nothing_and_name_each_step(cli: Cli, rows: Rows) -> Non
     rows.build("succeeded", compensation=None)
     url, before = rows.database.url("operator"), rows.all("SELECT action_id, state, updated_at FROM counterfoil.action")
     unwind = cli("run", "unwind", "r1", "--dry-run", "--json", url=url).json
-    would = {step["action_id"]: step["would"] for step in unwind["steps"]}
-    assert [would[made[state]] for state in made] == [
-        "withdraw",
-        "wait for the outcome",
-        "wait for a person",
-        "compensate by stripe_refund",
-        "leave",
-    ]
-    assert sorted(would.values()).count("wait for a person: nothing takes it back") == 1
+    found = {step["action_id"]: (step["standing"], step["why"], step["undo_tool"]) for step in unwind["steps"]}
+    assert [found[made[state]][0] for state in made] == ["withdraw", "evidence", "person", "compensate", "nothing"]
+    assert found[made["succeeded"]] == ("compensate", None, "stripe_refund")
+    assert ("person", "no_compensation", None) in found.values()
+    said = cli("run", "unwind", "r1", "--dry-run", url=url).out
+    for words in (
+        "withdrawn: nothing was sent",
+        "compensated by stripe_refund",
+        "waits for a person: nothing takes it",
+    ):
+        assert words in said
     cancel = cli("run", "cancel", "r1", "--dry-run", "--json", url=url)
     would = {step["action_id"]: step["would"] for step in cancel.json["steps"]}
     assert [would[made[state]] for state in made] == ["withdraw", "send nothing again", "leave", "leave", "leave"]

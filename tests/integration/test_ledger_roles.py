@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from counterfoil.ledger.keys import action_id
 from counterfoil.ledger.states import ARROWS, State
 
 if TYPE_CHECKING:
@@ -79,6 +80,10 @@ make_partitions .      x       .         .
 check_principal .      .       .         .
 action_id_of    .      .       .         .
 once_taken_by   .      .       .         .
+decided_by_person x    x       x         x
+undo_tool_of    x      x       x         x
+run_reopened    .      .       .         .
+action_in_review .     .       .         .
 action_guard    .      .       .         .
 action_follow   .      .       .         .
 refuse_change   .      .       .         .
@@ -273,21 +278,29 @@ def test_worker_cannot_make_an_undo_up(rows: Rows, logins: dict[str, psycopg.Con
     undo = """SELECT counterfoil.propose_undo(%s, %s, 'w', 1, 'compensatable', 'refund', '1182', 'stripe', 'cf-stripe', '{}',
               encode(sha256('{}'), 'hex'), '{}', NULL, NULL) AS created"""
 
-    def created(parent: str, letter: str) -> bool:
-        row = logins["worker"].execute(undo.encode(), ("act_" + letter * 26, parent)).fetchone()
+    def created(parent: str, undo_id: str | None = None) -> bool:
+        """Under the id that follows from the undone action, unless another is given."""
+        undo_id = undo_id or undo_of(parent)
+        row = logins["worker"].execute(undo.encode(), (undo_id, parent)).fetchone()
         assert row is not None
         return bool(row["created"])
 
+    def undo_of(parent: str) -> str:
+        found = rows.all("SELECT run, step FROM counterfoil.action WHERE action_id = %s", parent)
+        return action_id("acme", found[0]["run"], found[0]["step"], 1, "undo") if found else "act_" + "c" * 26
+
     succeeded = rows.build("succeeded", run="undone")
-    assert not created(succeeded, "c"), "its run does not unwind"
+    assert not created(succeeded), "its run does not unwind"
     rows.owner.execute("UPDATE counterfoil.run SET state = 'unwinding' WHERE run = 'undone'")
-    assert not created(rows.build("uncertain", run="undone"), "c")
-    assert not created(rows.build("succeeded", run="undone", compensation=None), "c")
-    assert not created("act_" + "z" * 26, "c")
-    assert created(succeeded, "c")
-    assert not created(succeeded, "c")
-    assert not created(succeeded, "d"), "one live undo a step"
-    row = rows.read("act_" + "c" * 26)
+    assert not created(rows.build("uncertain", run="undone"))
+    assert not created(rows.build("succeeded", run="undone", compensation=None))
+    assert not created("act_" + "z" * 26)
+    assert not created(succeeded, "act_" + "c" * 26), "an id that does not follow from the action's"
+    assert created(succeeded)
+    assert not created(succeeded)
+    again = action_id("acme", "undone", rows.read(succeeded)["step"], 2, "undo")
+    assert not created(succeeded, again), "one live undo a step"
+    row = rows.read(undo_of(succeeded))
     assert (row["tool"], row["phase"], row["state"], row["tenant"]) == ("stripe_refund", "undo", "ready", "acme")
 
 

@@ -207,6 +207,8 @@ def _after_cancel(state: State) -> str:
         case State.CANCELLED:
             return "withdrawn, nothing was sent"
         case State.OPERATOR_REVIEW:
-            return "only a person can move it on"
+            return "only a person can move it on, and nothing is sent again"
+        case State.EXECUTING:
+            return "cancel requested; the answer to what is being sent is still recorded, and nothing is sent again"
         case _:
-            return "it may have been sent; nothing is sent again, and evidence decides what became of it"
+            return "cancel requested; it may have been sent: nothing is sent again, and evidence decides"

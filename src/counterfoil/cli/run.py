@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,12 +11,18 @@ from counterfoil.cli import place
 from counterfoil.cli.action import request_cancel
 from counterfoil.cli.options import AsJson, ConfigPath, DryRun, Limit, Reason, Tenant, group
 from counterfoil.cli.output import as_json, facts, say, stop, table
+from counterfoil.cli.words import unwind_words
 from counterfoil.ledger.errors import ConfigError, NotAllowed, NotFound
-from counterfoil.ledger.states import SETTLED, UNSETTLED, State
+from counterfoil.ledger.states import SETTLED, State
+from counterfoil.ledger.unwind_steps import WITHDRAWABLE, told
 
 if TYPE_CHECKING:
     from counterfoil.ledger.connection import Ledger, Row
-    from counterfoil.ledger.unwinds import Step
+    from counterfoil.ledger.unwind_steps import Step
+
+UNWINDING = ("unwinding", "unwind_blocked", "unwound")
+POLL_S = 0.2
+"""Between two looks of `unwind --wait`."""
 
 app = group("Runs: one agent task each, with its steps.")
 
@@ -58,7 +64,7 @@ def list_runs(
 
 @app.command()
 def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: ConfigPath = None) -> None:
-    """Show a run and its steps with their states.
+    """Show a run and its steps with their states; of an unwind, what became of each step and what it waits for.
 
     \b
     counterfoil run show ticket-1182 --tenant acme
@@ -69,8 +75,9 @@ def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: Confi
     with place.open_ledger(config, "reader") as ledger:
         found = find_run(ledger, run, tenant)
         actions = ledger.rows(query, {"tenant": found["tenant"], "run": found["run"]})
+        unwinding = told(_steps(ledger, found)) if found["state"] in UNWINDING else []
     if json_:
-        return as_json({**found, "actions": actions})
+        return as_json({**found, "actions": actions, "unwind": unwinding})
     names = ("run", "tenant", "actor", "state", "unwind_reason", "parent_run", "created_at", "deadline_at")
     facts([(name.removesuffix("_at"), found[name]) for name in names])
     say()
@@ -80,6 +87,9 @@ def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: Confi
         [[action[name] for name in columns] for action in actions],
         empty="no actions",
     )
+    if unwinding:
+        say()
+        _print_unwind(unwinding)
     return None
 
 
@@ -87,32 +97,41 @@ def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: Confi
 def unwind(
     run: RunId,
     reason: Reason = "unwound at the command line",
+    wait_s: Annotated[
+        float,
+        typer.Option("--wait", metavar="SECONDS", min=0, max=86_400, help="Wait so long for its end, or for a person."),
+    ] = 0,
     tenant: Tenant = None,
     dry_run: DryRun = False,
     json_: AsJson = False,
     config: ConfigPath = None,
 ) -> None:
-    """Take a run back: withdraw what was not sent, wait for what is unknown, compensate what was done.
+    """Take a run and its child runs back: withdraw what was not sent, wait for what is unknown, compensate what was done.
 
-    Returns when the wish is recorded; the reconciler carries it out and finishes it whatever dies meanwhile.
-    `counterfoil run show` tells how far it is. Exit 6 when a step waits for a person.
+    The wish is recorded at once; the reconciler carries it out and finishes it whatever dies meanwhile, whether or not
+    anybody waits. The steps are shown in the order in which they are taken back. Exit 6 when one waits for a person.
 
     \b
     counterfoil run unwind ticket-1182 --dry-run
-    counterfoil run unwind ticket-1182 --reason "customer withdrew"
+    counterfoil run unwind ticket-1182 --reason "customer withdrew" --wait 60
     """
     from counterfoil.ledger.queries import load
 
     with place.open_ledger(config, "operator") as ledger:
         found = find_run(ledger, run, tenant)
-        plan = unwind_plan(_steps(ledger, found))
-        state = found["state"]
         if not dry_run:
             query = load("counterfoil.ledger", "sql/agent.sql")["request_unwind"]
-            row = ledger.row(query, {"tenant": found["tenant"], "run": found["run"], "reason": reason})
-            state = row["state"] if row else state
-    _tell(found, plan, state=state, dry_run=dry_run, json_=json_)
-    if state == "unwind_blocked":
+            ledger.row(query, {"tenant": found["tenant"], "run": found["run"], "reason": reason})
+            found = _until_unwound(ledger, found, wait_s)
+        plan = told(_steps(ledger, found))
+    if json_:
+        as_json({"tenant": found["tenant"], "run": found["run"], "state": found["state"], "dry_run": dry_run,
+                 "steps": plan})  # fmt: skip
+    else:
+        facts([("run", found["run"]), ("tenant", found["tenant"]), ("state", found["state"])])
+        say()
+        _print_unwind(plan)
+    if found["state"] == "unwind_blocked":
         stop(6)
 
 
@@ -170,33 +189,8 @@ def find_run(ledger: Ledger, run: str, tenant: str | None) -> Row:
     return rows[0]
 
 
-def unwind_plan(steps: list[Step]) -> list[dict[str, str]]:
-    """What the reconciler would do with each step, in its order; of the arguments recorded, nothing is shown."""
-    from counterfoil.reconciler.unwind import WITHDRAWABLE, in_order
-
-    open_steps = [step for step in steps if step.state in UNSETTLED]
-    rest = [step for step in steps if step.state in SETTLED and step.state is not State.SUCCEEDED]
-    done = in_order([step for step in steps if step.state is State.SUCCEEDED])
-
-    def would(step: Step) -> str:
-        if step.state is State.OPERATOR_REVIEW:
-            return "wait for a person"
-        if step.state in WITHDRAWABLE:
-            return "look up, then decide" if step.in_doubt else "withdraw"
-        if step.state in UNSETTLED:
-            return "wait for the outcome"
-        if step.state is not State.SUCCEEDED:
-            return "leave"
-        if step.compensation is None:
-            return "wait for a person: nothing takes it back"
-        return f"compensate by {json.loads(step.compensation)['tool']}"
-
-    return [_planned(step, would(step)) for step in [*open_steps, *done, *rest]]
-
-
 def cancel_plan(steps: list[Step]) -> list[dict[str, str]]:
     """What a cancel would do with each step."""
-    from counterfoil.reconciler.unwind import WITHDRAWABLE
 
     def would(step: Step) -> str:
         if step.state in SETTLED or step.state is State.OPERATOR_REVIEW:
@@ -207,9 +201,32 @@ def cancel_plan(steps: list[Step]) -> list[dict[str, str]]:
 
 
 def _steps(ledger: Ledger, run: Row) -> list[Step]:
-    from counterfoil.ledger.unwinds import UnwindingRun, steps_of_run
+    from counterfoil.ledger.unwinds import steps_of_run
 
-    return steps_of_run(ledger, UnwindingRun(run["tenant"], run["run"], run["state"]))
+    return steps_of_run(ledger, tenant=run["tenant"], run=run["run"])
+
+
+def _until_unwound(ledger: Ledger, run: Row, wait_s: float) -> Row:
+    """The run as it stands once its unwind has ended, a person has to decide, or `wait_s` is over."""
+    deadline = time.monotonic() + wait_s
+    while True:  # ends at `deadline`
+        found = find_run(ledger, run["run"], run["tenant"])
+        left_s = deadline - time.monotonic()
+        if found["state"] in ("unwound", "unwind_blocked") or left_s <= 0:
+            return found
+        time.sleep(min(POLL_S, left_s))
+
+
+def _print_unwind(steps: list[dict[str, str | None]]) -> None:
+    runs = {step["run"] for step in steps}
+    table(
+        (*(("run",) if len(runs) > 1 else ()), "step", "tool", "state", "unwind", "action"),
+        [
+            [*((s["run"],) if len(runs) > 1 else ()), s["step"], s["tool"], s["state"], unwind_words(s), s["action_id"]]
+            for s in steps
+        ],
+        empty="no actions",
+    )
 
 
 def _planned(step: Step, would: str) -> dict[str, str]:

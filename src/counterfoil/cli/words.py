@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, assert_never
 
 from counterfoil.cli.output import distance, stamp
 from counterfoil.ledger.states import State
+from counterfoil.ledger.unwind_steps import Standing
 
 MEANS: Mapping[State, str] = {
     State.PROPOSED: "recorded as part of a plan that is not decided",
@@ -61,3 +62,34 @@ def remarks(action: Mapping[str, Any]) -> list[str]:
         f"replaced by {action['superseded_by']}": action["superseded_by"],
     }
     return [text for text, holds in held.items() if holds]
+
+
+def unwind_words(step: Mapping[str, str | None]) -> str:
+    """What an unwind does, or has done, with a step of `told`."""
+    match Standing(str(step["standing"])):
+        case Standing.NOTHING:
+            return _ENDED.get(State(str(step["state"])), "left: nothing was done")
+        case Standing.WITHDRAW:
+            return "withdrawn: nothing was sent"
+        case Standing.EVIDENCE:
+            return "waits for its outcome; nothing is sent again"
+        case Standing.COMPENSATE:
+            return f"compensated by {step['undo_tool']} when it is its turn"
+        case Standing.COMPENSATING:
+            return f"{step['undo_tool']} is under way"
+        case Standing.COMPENSATED:
+            return f"taken back by {step['undo_tool']}"
+        case Standing.REFUSED:
+            return f"goes to a person: {step['undo_tool']} was refused"
+        case Standing.PERSON if step["undo_id"]:
+            return f"waits for a person: {step['undo_tool']} ({step['why']})"
+        case Standing.PERSON:
+            return f"waits for a person: {_WHY.get(str(step['why']), step['why'])}"
+        case Standing.KEPT:
+            return "stays done: a person gave its compensation up"
+        case never:
+            assert_never(never)
+
+
+_ENDED = {State.COMPENSATED: "taken back", State.CANCELLED: "withdrawn"}
+_WHY = {"no_compensation": "nothing takes it back", "replaced": "replaced, and then found to have happened"}
