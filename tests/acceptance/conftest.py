@@ -8,6 +8,8 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -16,12 +18,14 @@ import psycopg
 import pytest
 import redis
 import requests
+from tests.acceptance.shop import Shop
 
 from counterfoil import Counterfoil, Of, tool
 from counterfoil.cli.main import main
 from counterfoil.ledger.claims import WakeUp
 from counterfoil.ledger.connection import Ledger
 from counterfoil.outbox.broker import broker_app, read_wake_ups
+from counterfoil.outbox.handle import Unwind
 from counterfoil.outbox.relay import Relay
 from counterfoil.providers.registry import Registry
 from counterfoil.testing import World
@@ -119,6 +123,38 @@ def other_worker(world: World, configure: Callable[..., None]) -> Callable[..., 
             worker.ledger.close()
 
     return work
+
+
+@pytest.fixture
+def shop(use_tools: Callable[..., None]) -> Shop:
+    """The world's only tools."""
+    made = Shop()
+    use_tools(*made.tools)
+    return made
+
+
+@pytest.fixture
+def working(world: World) -> Callable[[], AbstractContextManager[None]]:
+    """Within the block the fleet works in a thread of its own, as fast as it can."""
+
+    @contextmanager
+    def run() -> Iterator[None]:
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.wait(0.01):
+                world.work()
+                world.reconcile()
+
+        with ThreadPoolExecutor(1) as threads:
+            done = threads.submit(work)
+            try:
+                yield
+            finally:
+                stop.set()
+                done.result(20)
+
+    return run
 
 
 class Broker:
@@ -246,6 +282,7 @@ def cli(
     """Runs one command of the command line in this process, as an operator; its exit code and what it printed."""
 
     def run(*argv: str) -> tuple[int, str]:
+        capsys.readouterr()  # what the test's workers have logged
         with monkeypatch.context() as patched:
             patched.chdir(tmp_path)
             patched.setenv("COUNTERFOIL_DATABASE__URL", database.url("operator"))
@@ -318,3 +355,42 @@ def taken_back(world: World) -> Callable[[], list[str]]:
         return [order_of[effect.object_id] for effect in world.sandbox.effects("shipment_cancellation")]
 
     return orders
+
+
+@pytest.fixture
+def unwind(client: Callable[..., Counterfoil]) -> Callable[..., Unwind]:
+    """Asks for a run to be taken back."""
+
+    def ask(run: str = "r1") -> Unwind:
+        return client().run(run, tenant="acme", actor="bot").unwind("customer withdrew")
+
+    return ask
+
+
+DECISIONS = {
+    "happened": "state = 'succeeded', receipt = %(receipt)s",
+    "gave up": "state = 'permanent_failure', in_doubt = false",
+    "did not happen": "state = 'not_executed', in_doubt = false",
+}
+
+
+@pytest.fixture
+def decide(database: Database) -> Callable[..., None]:
+    """A person's decision about the one action of `tool` that is in review, under the operators' login."""
+
+    def by_operator(decision: str, tool: str, receipt: str = "by_hand") -> None:
+        with psycopg.connect(database.url("operator")) as connection:
+            moved = connection.execute(
+                f"UPDATE counterfoil.action SET {DECISIONS[decision]}, changed_by = 'alice', change_reason = 'looked'"
+                " WHERE state = 'operator_review' AND tool = %(tool)s".encode(),
+                {"receipt": receipt, "tool": tool},
+            )
+            assert moved.rowcount == 1
+
+    return by_operator
+
+
+@pytest.fixture
+def run_state(sql: Callable[..., list[tuple[Any, ...]]]) -> Callable[..., str]:
+    """A run's state."""
+    return lambda run="r1": sql("SELECT state FROM counterfoil.run WHERE run = %s", run)[0][0]
