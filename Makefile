@@ -18,7 +18,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 help: ## Show the targets
 	@awk -F ': .*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.installed-local ## An incident, for real: lies, a kill, an unwind
+demo: $(VENV)/.installed-local ## An incident, told twice, for real: a naive harness, then ours
 	@$(BIN)/counterfoil demo $(ARGS)
 
 up: $(VENV)/.installed-local ## The whole stack on this machine; Ctrl-C stops it

@@ -32,6 +32,7 @@ NO_SETTINGS = frozenset(
         "COUNTERFOIL_POSTGRES",
         "COUNTERFOIL_CRASH_AT",
         "COUNTERFOIL_CRASH_MARK",
+        "COUNTERFOIL_CRASH_HOLD_S",
         SANDBOX_VARIABLE,
     }
 )

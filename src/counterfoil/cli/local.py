@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 DETACH_WAIT_S = 120.0
 """A first start on a slow machine; the process that starts has shorter waits of its own."""
+
+DemoHalf = Literal["naive", "counterfoil"]
 
 
 def up(
@@ -84,22 +86,29 @@ def down(json_: AsJson = False) -> None:
 
 def demo(
     json_: AsJson = False,
+    lies: Annotated[
+        bool, typer.Option("--504/--no-504", help="Whether the gateway hides a success behind a 504.")
+    ] = True,
+    pause: Annotated[bool, typer.Option("--pause", help="Wait for you to kill the process with the charge.")] = False,
     tools: Annotated[
         list[str] | None, typer.Option("--tools", metavar="MODULE", help="A module that the workers load as well.")
     ] = None,
+    only: Annotated[DemoHalf | None, typer.Option("--only", hidden=True)] = None,
 ) -> None:
-    """Play an incident for real: a lying gateway, a model that rewords, a worker killed with a charge in its hands.
+    """Play an incident twice, for real: a gateway that lies, a model that rewords, a kill with a charge in its hands.
 
-    Starts a stack of its own, takes about 15 seconds after set-up, and removes everything. Ends with what the sandbox
-    counted; exit code 1 if that is not one ticket, closed, one charge, one refund and no message to the customer.
+    First a naive harness, then Counterfoil, under the same model script. Starts a stack of its own, takes about 25
+    seconds after set-up, and removes everything. Ends with what the sandbox counted in both; exit code 1 if ours is not
+    one ticket, closed, one charge, one refund and no message to the customer.
 
     \b
     counterfoil demo
+    counterfoil demo --pause
     counterfoil demo --json
     """
-    from counterfoil.demo import main
+    from counterfoil.demo.main import main
 
-    stop(main(as_json=json_, tools=tools or ()))
+    stop(main(as_json=json_, tools=tools or (), lies=lies, pause=pause, only=only))
 
 
 def relay(config: ConfigPath = None) -> None:

@@ -1,5 +1,1 @@
-"""`counterfoil demo`: one incident, for real: a lying gateway, a model that rewords, a worker killed with money in hand."""
-
-from counterfoil.demo.main import main
-
-__all__ = ["main"]
+"""`counterfoil demo`: one incident, told twice for real: by a harness that trusts its transcript, and by Counterfoil."""

@@ -1,8 +1,9 @@
-"""Decides what the demo plays: the incident that doubles tickets and charges elsewhere, through Counterfoil.
+"""Decides what the demo plays: the incident that doubles tickets and charges, under a naive harness and under Counterfoil.
 
-A ticket whose 504 hides a success; a model that tries again in other words; a worker that dies between Stripe's answer and
-its own note of it; an agent that comes back with half a transcript; a warehouse that says no; and the unwind. The counts at
-the end are the sandbox's own: what a customer and a support team would see.
+A ticket whose 504 hides a success; a model that tries again in other words; a process that dies between Stripe's answer
+and its own note of it; an agent that comes back with half a transcript; a warehouse that says no; and the rollback. The
+model is the same script in both halves. The counts at the end are the sandbox's own: what a customer and a support team
+would see.
 """
 
 from __future__ import annotations
@@ -12,109 +13,151 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from counterfoil.client import Counterfoil
-from counterfoil.demo.scene import Scene
-from counterfoil.demo.story import Story
-from counterfoil.outbox.results import Result, Status
+from counterfoil.demo.ours import TENANT
+from counterfoil.demo.pause import PAUSE_MAX_S, NobodyCame
+from counterfoil.demo.scene import CounterfoilScene, NaiveScene, Scene, Stuck
+from counterfoil.demo.story import Story, money
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.stack.project import SHIPPED_TOOLS
-from counterfoil.stack.up import Choices, LocalStack
+from counterfoil.stack.up import INDEX_LAG_S, Choices, LocalStack
 
-EXPECTED = {
-    "tickets_created": 1,
-    "tickets_open": 0,
-    "charges": 1,
-    "refunds": 1,
-    "customer_messages": 0,
-    "workers_killed": 1,
+
+Half = Literal["naive", "counterfoil"]
+
+SEEN_OUTSIDE = {"tickets_created": 1, "tickets_open": 0, "charges": 1, "refunds": 1, "customer_messages": 0}
+EXPECTED = {**SEEN_OUTSIDE, "workers_killed": 1}
+"""Ours, and nothing less: the demo's exit code says whether it was so."""
+
+_TITLES: dict[Half, tuple[str, str]] = {
+    "naive": ("1 of 2 · NAIVE HARNESS", "deduplicates by the arguments' hash; rolls back by its transcript"),
+    "counterfoil": ("2 of 2 · COUNTERFOIL", "the same model, the same gateway, the same kill"),
 }
 
-TENANT, RUN, ACTOR = "acme", "ticket-1182", "support-bot"
-ORDER = "1182"
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a half has come to."""
+
+    seen: dict[str, int]
+    """The sandbox's counts."""
+    kept_minor: int
+    """What is taken from the card and not given back."""
+    killed: int
 
 
-class Stuck(Exception):
-    """An act did not end as it must for the next one."""
+def main(
+    *,
+    as_json: bool = False,
+    tools: Sequence[str] = (),
+    lies: bool = True,
+    pause: bool = False,
+    only: Half | None = None,
+) -> int:
+    """Plays the incident on a stack of its own, which it removes; 0 only if the sandbox counts ours as it should.
 
-
-def main(*, as_json: bool = False, tools: Sequence[str] = ()) -> int:
-    """Plays the incident on a stack of its own, which it removes; 0 only if the sandbox counts what it should.
-
-    `tools` are further modules that the workers load. Needs no keys and no network beyond loopback.
+    `tools` are further modules that the workers load; without `lies` the gateway tells the truth; with `pause` a person
+    does the killing; `only` plays one half. Needs no keys and no network beyond loopback.
     """
-    story = Story(as_json=as_json)
+    story = Story(as_json=as_json, lies=lies)
     project = Path(tempfile.mkdtemp(prefix="counterfoil-demo-"))
     project.chmod(0o755)
     mark = project / "worker-at-its-point"
     choices = Choices(
         tools=[*SHIPPED_TOOLS, "counterfoil.demo.tools", *tools],
         tenants=[TENANT],
-        worker_env={"COUNTERFOIL_CRASH_AT": "before_settle:stripe_charge", "COUNTERFOIL_CRASH_MARK": str(mark)},
+        worker_env={"COUNTERFOIL_CRASH_AT": "before_settle:stripe_charge", "COUNTERFOIL_CRASH_MARK": str(mark)}
+        | (_HELD if pause else {}),
     )
-    story.head("Setting up: Postgres, Valkey, a sandbox for the outside world, relay, worker, beat")
+    story.act("Setting up: Postgres, Valkey, a sandbox for the outside world, relay, worker, beat")
     stack = LocalStack(project, choices, say=story.note)
+    outcomes: dict[Half, Outcome] = {}
     try:
         with stack:
+            story.legend()
             began = time.monotonic()
-            scene = Scene(stack, story, tenant=TENANT, run=RUN, mark=mark)
-            try:
-                _play(stack, scene, story)
-            except Stuck as stuck:
-                story.trouble(f"the story cannot go on: {stuck}")
-            finally:
-                scene.close()
+            for half in (only,) if only else ("naive", "counterfoil"):
+                scene = _scene(half, stack, story, project, mark, pause=pause)
+                outcomes[half] = _played(half, scene, story, Sandbox(stack.sandbox_url), lies=lies)
             seconds = time.monotonic() - began
-            counted = _count(Sandbox(stack.sandbox_url), scene)
     finally:
         shutil.rmtree(stack.home.path, ignore_errors=True)
         shutil.rmtree(project, ignore_errors=True)
+    ours = outcomes.get("counterfoil")
+    is_good = ours is None or {**ours.seen, "workers_killed": ours.killed} == EXPECTED
     if as_json:
-        print(json.dumps({"counterfoil": counted, "seconds": round(seconds, 1)}))
+        print(json.dumps({**_as_json(outcomes), "seconds": round(seconds, 1)}))
     else:
-        story.counts(counted, EXPECTED, seconds)
-    return 0 if counted == EXPECTED else 1
+        _show(story, outcomes, seconds, is_good=is_good)
+    return 0 if is_good else 1
 
 
-def _play(stack: LocalStack, scene: Scene, story: Story) -> None:
-    """The incident, act by act."""
-    sandbox = Sandbox(stack.sandbox_url)
-    cf = Counterfoil(stack.database_url("agent"), settings=stack.settings_for("agent"))
-    run = cf.run(RUN, tenant=TENANT, actor=ACTOR)
-
-    def call(tool: str, arguments: dict[str, object], wait_s: float = 20) -> Result | None:
-        story.model(tool, arguments)
-        result = scene.play(lambda: run.call(tool, arguments, wait_s=wait_s))
-        story.answer(result)
-        return result
-
-    def settle(tool: str, arguments: dict[str, object]) -> None:
-        result = call(tool, arguments)
-        if result is None or result.status not in (Status.SUCCEEDED, Status.FAILED):
-            raise Stuck(f"{tool} did not end")
-
-    story.head("1 · A ticket, and a gateway that answers 504 although Jira has made it")
-    call("search_orders", {"order_id": ORDER})
-    sandbox.jira.fault("504_after_commit", on="issue.create")
-    ticket: dict[str, object] = {"project": "SUP", "order_id": ORDER, "summary": "Refund for order 1182"}
-    call("jira_create", ticket, wait_s=1)
-    story.head("2 · The model tries again, in other words: the same intent, so Jira is asked, and nothing is sent")
-    settle("jira_create", {**ticket, "summary": "Order #1182 refund"})
-    story.head("3 · The re-shipping fee: Stripe takes the money, and the worker dies before it can write that down")
-    fee: dict[str, object] = {"customer": "cus_1182", "amount_minor": 500, "currency": "usd", "order_id": ORDER}
-    call("stripe_charge", fee, wait_s=3)
-    story.head("4 · The agent dies too; its transcript ends before the charge, so it decides to charge again")
-    run = cf.run(RUN, tenant=TENANT, actor=ACTOR, seen=1)
-    settle("stripe_charge", {**fee, "description": "re-shipping fee"})
-    story.head("5 · The warehouse refuses to ship again")
-    settle("warehouse_reship", {"order_id": ORDER})
-    story.head("6 · So the run is taken back: from the ledger, never from the transcript")
-    story.answer(scene.play(lambda: run.unwind("the warehouse refused the reship").result(wait_s=30)))
-    scene.watch()
-    cf.close()
+_HELD = {
+    "COUNTERFOIL_CRASH_HOLD_S": str(PAUSE_MAX_S),
+    "COUNTERFOIL_WORKERS__SOFT_LIMIT_S": str(PAUSE_MAX_S + 60),  # Celery's own limits are not to kill it before
+    "COUNTERFOIL_WORKERS__HARD_LIMIT_S": str(PAUSE_MAX_S + 120),
+}
 
 
-def _count(sandbox: Sandbox, scene: Scene) -> dict[str, int]:
-    counts = sandbox.counts()
-    return {name: scene.workers_killed if name == "workers_killed" else counts[name] for name in EXPECTED}
+def _scene(half: Half, stack: LocalStack, story: Story, place: Path, mark: Path, *, pause: bool) -> Scene:
+    if half == "naive":
+        return NaiveScene(stack, story, place=place, pause=pause)
+    return CounterfoilScene(stack, story, place=place, pause=pause, mark=mark)
+
+
+def _played(half: Half, scene: Scene, story: Story, sandbox: Sandbox, *, lies: bool) -> Outcome:
+    """One half in an empty world, and what that counts afterwards."""
+    story.part(*_TITLES[half])
+    sandbox.reset()
+    sandbox.config(search_lag_s={"stripe": INDEX_LAG_S, "jira": INDEX_LAG_S})
+    if lies:
+        sandbox.jira.fault("504_after_commit", on="issue.create")
+    try:
+        scene.play()
+        scene.watch(up_to_now=True)
+    except (Stuck, NobodyCame) as stuck:
+        story.trouble(f"the story cannot go on: {stuck}")
+    finally:
+        scene.close()
+    counts, effects = sandbox.counts(), sandbox.effects()
+    taken, given_back = (sum(e.amount or 0 for e in effects if e.kind == kind) for kind in ("charge", "refund"))
+    return Outcome({name: counts[name] for name in SEEN_OUTSIDE}, taken - given_back, scene.killed)
+
+
+def _as_json(outcomes: dict[Half, Outcome]) -> dict[str, dict[str, int]]:
+    """Ours first; of the naive half only what the outside world has seen."""
+    told = {half: outcome.seen for half, outcome in outcomes.items()}
+    if "counterfoil" in outcomes:
+        told["counterfoil"] = {**told["counterfoil"], "workers_killed": outcomes["counterfoil"].killed}
+    return {half: told[half] for half in sorted(told)}
+
+
+def _show(story: Story, outcomes: dict[Half, Outcome], seconds: float, *, is_good: bool) -> None:
+    rows: list[tuple[str, dict[str, object], object]] = [
+        (title, {_NAMES[half]: outcome.seen[name] for half, outcome in outcomes.items()}, SEEN_OUTSIDE[name])
+        for name, title in _ROWS.items()
+    ]
+    kept: dict[str, object] = {_NAMES[half]: money(outcome.kept_minor) for half, outcome in outcomes.items()}
+    killed: dict[str, object] = {_NAMES[half]: outcome.killed for half, outcome in outcomes.items()}
+    rows += [("still taken from the card", kept, money(0)), ("processes killed on the way", killed, 1)]
+    story.table(rows, [_NAMES[half] for half in outcomes])
+    if "counterfoil" in outcomes:
+        verdict = "as it should be" if is_good else "NOT as it should be"
+        story.end(f"Counterfoil's column is {verdict}. All of it took {seconds:.0f} s.", is_good=is_good, why=_WHY)
+
+
+_NAMES: dict[Half, str] = {"naive": "naive", "counterfoil": "Counterfoil"}
+_ROWS = {
+    "tickets_created": "tickets created",
+    "tickets_open": "tickets left open",
+    "charges": "charges on the card",
+    "refunds": "refunds",
+    "customer_messages": "messages to the customer",
+}
+_WHY = (
+    "The same model, the same gateway, the same kill. The naive harness went by its transcript;",
+    "Counterfoil had written down its intents, and asked Jira and Stripe what had become of them.",
+)

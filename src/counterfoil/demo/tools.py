@@ -14,6 +14,7 @@ from pydantic import Field
 from counterfoil.providers.tool import tool
 
 OrderId = Annotated[str, Field(min_length=1, max_length=64)]
+Note = Annotated[str, Field(max_length=200)]
 
 
 @tool(cls="pure")
@@ -33,7 +34,7 @@ def search_orders(order_id: OrderId) -> dict[str, str]:
     lookup="find_shipment",
     native_key_ttl_s=86400,
 )
-def warehouse_reship(order_id: OrderId, *, key: str) -> dict[str, object]:
+def warehouse_reship(order_id: OrderId, note: Note = "", *, key: str) -> dict[str, object]:
     """Ship an order again."""
     return _post("/reship", {"order_id": order_id}, key)
 
