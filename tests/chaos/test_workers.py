@@ -161,6 +161,12 @@ class Site:
                 arguments = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": order}
                 cf.enqueue(connection, "stripe_charge", arguments, step=f"charge-{order}", **place)
 
+    def cancel(self, order: str) -> None:
+        """An operator's cancel of the order's charge."""
+        cancel = "SELECT counterfoil.request_cancel(action_id, 'op', 'wrong order') FROM counterfoil.action WHERE target = %s"
+        with psycopg.connect(self.database.url("operator")) as connection:
+            connection.execute(cancel, (order,))
+
     def rows(self, query: str) -> Sequence[tuple[Any, ...]]:
         with psycopg.connect(self.database.url("owner")) as connection:
             return connection.execute(query.encode()).fetchall()
@@ -272,6 +278,49 @@ def test_backoff_longer_than_the_visibility_timeout(site: Site) -> None:
         "SELECT extract(epoch FROM max(started_at) - min(started_at))::float8 FROM counterfoil.attempt"
     )
     assert 4 <= waited_s < 7
+
+
+@pytest.mark.case("B5")
+def test_cancelled_while_no_worker_is_up(site: Site) -> None:
+    """Published, then cancelled by an operator, then a worker comes up: it takes the message and sends nothing."""
+    site.charge("cancelled", "wanted")
+    with site.relay(), redis.Redis.from_url(site.broker_url) as client:
+        until(lambda: client.llen(f"{PREFIX}cf-stripe"))
+        site.cancel("cancelled")
+        site.worker("-c", "1")
+        until(lambda: site.states() == ["cancelled", "succeeded"])
+        until(lambda: not client.llen(f"{PREFIX}cf-stripe"))
+    assert site.charged() == ["wanted"]
+    assert len(site.sandbox.requests("stripe")) == 1
+
+
+@pytest.mark.case("B5")
+def test_cancelled_while_a_worker_is_sending(site: Site) -> None:
+    """The wish is recorded while the request is on the wire, and the outcome is recorded all the same."""
+    site.sandbox.config(latency_s={"stripe": 0.7})
+    site.worker("-c", "1")
+    site.charge("1182")
+    with site.relay():
+        until(lambda: site.states() == ["executing"])
+        site.cancel("1182")
+        until(lambda: site.states() == ["succeeded"])
+    assert site.passed() == ["ready", "executing", "executing", "succeeded"]
+    assert site.charged() == ["1182"]
+
+
+def test_worker_killed_in_the_refund_of_an_unwind(site: Site, beat: Process) -> None:
+    """Beat takes the run back by itself; the worker is killed with the refund in its hands: one refund, one run unwound."""
+    mark = site.folder / "died"
+    site.worker("-c", "1", COUNTERFOIL_CRASH_AT="before_settle:stripe_refund", COUNTERFOIL_CRASH_MARK=str(mark))
+    site.charge("1182")
+    with site.relay():
+        until(lambda: site.states() == ["succeeded"])
+        with psycopg.connect(site.database.url("operator")) as connection:
+            connection.execute("SELECT counterfoil.request_unwind('acme', 'run', 'customer withdrew')")
+        until(lambda: site.rows("SELECT state FROM counterfoil.run") == [("unwound",)])
+    assert mark.exists(), "nobody was killed"
+    counts = site.sandbox.counts()
+    assert (counts["charges"], counts["refunds"]) == (1, 1)
 
 
 def test_broker_that_forgets_everything(site: Site) -> None:
