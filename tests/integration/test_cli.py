@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 
 from counterfoil.cli.main import EXTRAS, main
 from counterfoil.cli.words import MEANS
+from counterfoil.ledger import verdicts
 from counterfoil.ledger.errors import CounterfoilError
 from counterfoil.ledger.queries import load
 from counterfoil.ledger.states import UNSETTLED, State
@@ -245,12 +247,73 @@ def test_every_state_is_told_in_words_with_what_comes_next(cli: Cli, rows: Rows,
     assert (shown["next"] == "nothing: settled") is (state not in UNSETTLED)
 
 
+@pytest.mark.parametrize("state", sorted(State))
+def test_every_state_is_explained(cli: Cli, rows: Rows, state: State) -> None:
+    """In sentences, and as JSON with a time for each that has one; a person is named where one must act."""
+    made = rows.build(state)
+    url = rows.database.url("reader")
+    explained = cli("action", "explain", made, "--json", url=url).json
+    assert explained["action_id"] == made
+    assert explained["state"].startswith(f"{state}: ")
+    assert all(sentence["text"].endswith(".") for sentence in explained["known"] + explained["next"])
+    plain = cli("action", "explain", made, url=url).out
+    waits = state in (State.OPERATOR_REVIEW, State.AWAITING_APPROVAL, State.PROPOSED)
+    assert plain.endswith("Who must act\n  Nobody.\n") is not waits
+
+
+def test_an_explanation_knows_the_contract_and_the_evidence(cli: Cli, rows: Rows) -> None:
+    """Windows come from the configuration here; receipts in the evidence only for logins that may read receipts."""
+    Path("counterfoil.toml").write_text('tools = ["counterfoil.providers.stripe.tools"]\n')
+    made = rows.build("uncertain", arguments='{"order_id":"private"}')
+    rows.execute(made, "quiet_from = counterfoil.now(), first_sent_at = counterfoil.now()")
+    ledger = rows.ledger()
+    [looked] = rows.look(ledger, "stripe_charge")
+    operator, reader = rows.database.url("operator"), rows.database.url("reader")
+    under_way = cli("action", "explain", made, url=operator).out
+    assert "Look-up 1, as of this time, is under way." in under_way
+    assert "what was sent needs up to 120 s to land." in under_way
+    assert "its key is trusted to answer a resend." in under_way
+    evidence = "look-up 1 as of 2026-11-30T10:00:00+00:00: found pi_private"
+    verdicts.succeeded(ledger, looked, receipt="pi_private", result="{}", evidence=evidence, by="beat")
+    assert "found it (pi_private): it is done." in cli("action", "explain", made, url=operator).out
+    seen = cli("action", "explain", made, url=reader).out
+    assert "Look-up 1, as of this time, found it: it is done." in seen
+    assert "private" not in seen
+
+
+def test_an_explanation_without_the_tool_says_so(cli: Cli, rows: Rows) -> None:
+    """A tool that is not loaded here, or cannot be: what the ledger knows is told all the same."""
+    made = rows.build("uncertain")
+    for tools in ("[]", '["counterfoil.providers.nowhere"]'):
+        Path("counterfoil.toml").write_text(f"tools = {tools}\n")
+        answer = cli("action", "explain", made, url=rows.database.url("reader"))
+        assert answer.code == 0
+        assert "Its tool is not loaded here, so its windows are not known here." in answer.out
+
+
+def test_a_run_is_drawn_over_time(cli: Cli, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In plain ASCII outside a terminal, no wider than COLUMNS; the table and the JSON stay."""
+    made = rows.build("ready")
+    rows.settle("uncertain", rows.ledger(), rows.claimed(rows.ledger(), made))
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = cli("run", "show", "r1", url=rows.database.url("reader"))
+    picture = shown.out[: shown.out.index("STEP")].splitlines()
+    [line] = [line for line in picture if line.endswith("  uncertain")]
+    assert line.startswith("s1 stripe_charge")
+    assert re.search(r"1#*%+  uncertain$", line)
+    assert max(map(len, picture)) <= 80
+    assert shown.out.isascii()
+    assert made in shown.out
+    assert cli("run", "show", "r1", "--json", url=rows.database.url("reader")).json["actions"][0]["action_id"] == made
+
+
 def test_hostile_text_is_inert(cli: Cli, rows: Rows) -> None:
     """Control characters, direction overrides, line breaks and markup in a target reach no terminal."""
     made = rows.build("ready", target=HOSTILE, step="s[bold]1\x1b[0m")
     for argv in (
         ("action", "list"),
         ("action", "show", made),
+        ("action", "explain", made),
         ("run", "show", "r1"),
         ("run", "unwind", "r1", "--dry-run"),
     ):
@@ -395,6 +458,6 @@ def test_an_unexpected_error_names_its_type_alone(cli: Cli, monkeypatch: pytest.
 def test_every_query_of_the_command_line_prepares(rows: Rows, file: str) -> None:
     """Against the real schema, under the reader's login but for what is said in an action."""
     for name, query in load("counterfoil.cli", file).items():
-        role = "operator" if name == "said_in_action" else "reader"
+        role = "operator" if name in ("said_in_action", "proved_in_action") else "reader"
         with psycopg.connect(rows.database.url(role)) as connection:
             connection.execute(query.psycopg.encode(), dict.fromkeys(query.parameters), prepare=True)

@@ -1,21 +1,25 @@
-"""`counterfoil action list|show|cancel`: one intent and what became of it."""
+"""`counterfoil action list|show|explain|cancel`: one intent and what became of it."""
 
 from __future__ import annotations
 
 import getpass
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath, Limit, Reason, Tenant, group
-from counterfoil.cli.output import as_json, clean, facts, say, stop, table
+from counterfoil.cli.output import as_json, clean, facts, say, stamp, stop, table
 from counterfoil.cli.words import MEANS, remarks, what_next
 from counterfoil.ledger.errors import ArgumentError, NotAllowed, NotFound
 from counterfoil.ledger.states import SETTLED, State
 
 if TYPE_CHECKING:
+    from counterfoil.cli.evidence import Sentence
+    from counterfoil.cli.explain import Terms
     from counterfoil.ledger.connection import Ledger, Row
 
 app = group("Actions: one intent each, and what became of it.")
@@ -88,6 +92,37 @@ def show(
     return None
 
 
+@app.command("explain")
+def explain_action(action_id: ActionId, json_: AsJson = False, config: ConfigPath = None) -> None:
+    """Explain one action in sentences: what is known and from which evidence, what comes next and by when, who must act.
+
+    Windows are those of the contract in force here. No arguments are shown.
+
+    \b
+    counterfoil action explain act_k3v7…
+    """
+    from counterfoil.cli.explain import NOBODY, explain
+    from counterfoil.ledger.queries import load
+
+    agent, own = load("counterfoil.ledger", "sql/agent.sql"), load("counterfoil.cli", "sql/show.sql")
+    with place.open_ledger(config, "operator") as ledger:
+        action = read_action(ledger, action_id)
+        wanted = {"action_id": action_id}
+        allowed = ledger.row(own["may_read_evidence"], {})
+        history = own["proved_in_action"] if allowed and allowed["may"] else agent["read_history"]
+        said = explain(
+            action, ledger.rows(agent["read_attempts"], wanted), ledger.rows(history, wanted), _terms(action, config)
+        )
+    if json_:
+        as_json({"action_id": action_id, **said.to_json()})
+    else:
+        say(said.what)
+        say(said.state)
+        _print_sentences("What is known", said.known, dated=True)
+        _print_sentences("What comes next", said.next)
+        _print_sentences("Who must act", said.person or NOBODY)
+
+
 @app.command()
 def cancel(
     action_id: ActionId,
@@ -139,6 +174,37 @@ def request_cancel(ledger: Ledger, action_id: str, reason: str) -> str:
     query = load("counterfoil.ledger", "sql/agent.sql")["request_cancel"]
     row = ledger.row(query, {"action_id": action_id, "by": f"cli {getpass.getuser()}", "reason": reason})
     return str(row["state"]) if row else ""
+
+
+def _terms(action: Row, config: Path | None) -> Terms:
+    """The contract of the action's tool under the settings here; without one where the tool cannot be loaded."""
+    from counterfoil.cli.explain import Terms
+    from counterfoil.ledger.errors import CounterfoilError
+    from counterfoil.providers.registry import Registry
+    from counterfoil.settings_contracts import contract_in_force, ttl_margin_s
+
+    try:
+        settings = place.load_settings(config)
+        spec = Registry.load(settings.tools).find(action["tool"], action["tool_version"])
+        contract = contract_in_force(spec.contract, spec.provider, settings) if spec else None
+    except (CounterfoilError, ImportError):
+        return Terms(contract=None)
+    if contract is None:
+        return Terms(contract=None)
+    return Terms(
+        contract=contract,
+        attempts_max=settings.provider(action["provider"]).attempts_max,
+        ttl_margin_s=ttl_margin_s(contract, action["provider"], settings),
+        uncertain_after_s=settings.reconciler.uncertain_after_s,
+    )
+
+
+def _print_sentences(title: str, sentences: Sequence[Sentence], *, dated: bool = False) -> None:
+    say()
+    say(title)
+    for sentence in sentences:
+        at = f"{stamp(sentence.at)}  " if dated and sentence.at else ""
+        say(f"  {at}{clean(sentence.text)}")
 
 
 def _shown(ledger: Ledger, action: Row, *, arguments: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -81,6 +82,30 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: st
             say("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def is_plain() -> bool:
+    """Whether standard output gets plain ASCII: pipes, files, NO_COLOR."""
+    return not _is_decorated(sys.stdout)
+
+
+def width() -> int:
+    """Columns of the terminal, or COLUMNS, or 100."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def picture(lines: Sequence[Sequence[tuple[str, str]]]) -> None:
+    """Lines made of pieces of text, each with a style; in columns, so none is broken."""
+    if is_plain():
+        for line in lines:
+            say("".join(text for text, _ in line).rstrip())
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    for line in lines:
+        console.print(Text.assemble(*line), no_wrap=True, overflow="ignore", crop=False)
+
+
 def complain(error: CounterfoilError) -> None:
     """Code and cause on one line of standard error, the fix on a second."""
     print(f"counterfoil: {_bold(error.code)}: {clean(error.message)}", file=sys.stderr)
@@ -102,8 +127,8 @@ def _is_decorated(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
-_WHOLE = frozenset({"action", "tool"})
-"""Columns that people copy from: never broken over two lines. Both have short names by the ledger's rules."""
+_WHOLE = frozenset({"action", "tool", "state"})
+"""Columns that people copy from or look for: never broken over two lines. They have short names by the ledger's rules."""
 
 
 def _rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:

@@ -10,7 +10,7 @@ import typer
 from counterfoil.cli import place
 from counterfoil.cli.action import request_cancel
 from counterfoil.cli.options import AsJson, ConfigPath, DryRun, Limit, Reason, Tenant, group
-from counterfoil.cli.output import as_json, facts, say, stop, table
+from counterfoil.cli.output import as_json, facts, is_plain, picture, say, stop, table, width
 from counterfoil.cli.words import unwind_words
 from counterfoil.ledger.errors import ConfigError, NotAllowed, NotFound
 from counterfoil.ledger.states import SETTLED, State
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 UNWINDING = ("unwinding", "unwind_blocked", "unwound")
 POLL_S = 0.2
 """Between two looks of `unwind --wait`."""
+EVENTS_MAX = 20_000
+"""Moves and attempts that a picture is drawn from: far more than it can show."""
 
 app = group("Runs: one agent task each, with its steps.")
 
@@ -64,22 +66,29 @@ def list_runs(
 
 @app.command()
 def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: ConfigPath = None) -> None:
-    """Show a run and its steps with their states; of an unwind, what became of each step and what it waits for.
+    """Show a run over time and its steps; of an unwind, what became of each step and what it waits for.
+
+    In the picture time runs to scale but for idle gaps, and for moments that would fall into one column.
 
     \b
     counterfoil run show ticket-1182 --tenant acme
     """
+    from counterfoil.cli.timeline import draw
     from counterfoil.ledger.queries import load
 
-    query = load("counterfoil.ledger", "sql/agent.sql")["actions_of_run"]
+    query, own = load("counterfoil.ledger", "sql/agent.sql")["actions_of_run"], load("counterfoil.cli", "sql/show.sql")
     with place.open_ledger(config, "reader") as ledger:
         found = find_run(ledger, run, tenant)
         actions = ledger.rows(query, {"tenant": found["tenant"], "run": found["run"]})
         unwinding = told(_steps(ledger, found)) if found["state"] in UNWINDING else []
+        wanted = {"action_ids": [action["action_id"] for action in actions], "limit": EVENTS_MAX}
+        moves, attempts = ledger.rows(own["moves_of"], wanted), ledger.rows(own["attempts_of"], wanted)
     if json_:
         return as_json({**found, "actions": actions, "unwind": unwinding})
     names = ("run", "tenant", "actor", "state", "unwind_reason", "parent_run", "created_at", "deadline_at")
     facts([(name.removesuffix("_at"), found[name]) for name in names])
+    say()
+    picture(draw(found, actions, moves, attempts, width=width(), plain=is_plain()).lines)
     say()
     columns = ("step", "revision", "phase", "tool", "target", "state", "attempt_count", "last_error_code", "action_id")
     table(

@@ -1,4 +1,4 @@
--- What the command line shows. All but `said_in_action` keep to the columns that a reader may see.
+-- What the command line shows. All but `said_in_action` and `proved_in_action` keep to the columns that a reader may see.
 
 -- name: show_action
 -- With the ledger's time, against which leases and waits are told.
@@ -14,9 +14,27 @@ WHERE action_id = :action_id;
 -- For logins that may read it, and only when it is asked for.
 SELECT arguments, receipt, result FROM counterfoil.action WHERE action_id = :action_id;
 
+-- name: may_read_evidence
+SELECT has_column_privilege('counterfoil.history', 'evidence', 'SELECT') AS may;
+
+-- name: proved_in_action
+-- The history with what each look-up showed: receipts and codes, so for logins that may read those.
+SELECT history_id, at, from_state, to_state, attempt_count, changed_by, db_role, reason, evidence
+FROM counterfoil.history WHERE action_id = :action_id ORDER BY history_id;
+
+-- name: moves_of
+-- For the timeline of a run; by action, since that is what the history is indexed by.
+SELECT action_id, at, from_state, to_state, reason
+FROM counterfoil.history WHERE action_id = ANY(CAST(:action_ids AS text[])) ORDER BY history_id LIMIT :limit;
+
+-- name: attempts_of
+SELECT action_id, number, started_at, finished_at, outcome
+FROM counterfoil.attempt WHERE action_id = ANY(CAST(:action_ids AS text[])) ORDER BY started_at LIMIT :limit;
+
 -- name: runs_named
 -- Run ids are the application's, one namespace a tenant.
-SELECT tenant, run, actor, state, parent_run, calls_count, deadline_at, unwind_reason, created_at, updated_at
+SELECT tenant, run, actor, state, parent_run, calls_count, deadline_at, unwind_reason, unwind_requested_at, created_at, updated_at,
+       counterfoil.now() AS now
 FROM counterfoil.run
 WHERE run = :run AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
 ORDER BY tenant LIMIT 20;
