@@ -20,6 +20,6 @@ def test_case_without_a_test_fails_the_run() -> None:
     [row] = [line.split() for line in lines if line.startswith("D2 ")]
     assert (row[2], row[-1].partition("::")[0]) == ("passed", "unit/test_keys.py")
     [missing] = [line for line in lines if line.startswith("NOT HELD by any test: ")]
-    assert missing.startswith("NOT HELD by any test: A9, A11, B1, B3, C1,")
+    assert "A9, A11, B1, B3," in missing
     assert "D2" not in missing
     assert "failed" not in run.stdout
