@@ -48,7 +48,7 @@ GOOD = {
 }
 NAIVE = {"tickets_created": 2, "tickets_open": 1, "charges": 2, "refunds": 1, "customer_messages": 1}
 
-COLUMNS = 100
+COLUMNS = 80
 """Of a terminal in which no line may break."""
 
 KILL = re.compile(r"^ +kill -9 (\d+)$")

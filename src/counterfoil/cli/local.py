@@ -97,7 +97,7 @@ def demo(
 ) -> None:
     """Play an incident twice, for real: a gateway that lies, a model that rewords, a kill with a charge in its hands.
 
-    First a naive harness, then Counterfoil, under the same model script. Starts a stack of its own, takes about 25
+    First a naive harness, then Counterfoil, under the same model script. Starts a stack of its own, takes about 15
     seconds after set-up, and removes everything. Ends with what the sandbox counted in both; exit code 1 if ours is not
     one ticket, closed, one charge, one refund and no message to the customer.
 

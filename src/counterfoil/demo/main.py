@@ -25,7 +25,6 @@ from counterfoil.sandbox.client import Sandbox
 from counterfoil.stack.project import SHIPPED_TOOLS
 from counterfoil.stack.up import INDEX_LAG_S, Choices, LocalStack
 
-
 Half = Literal["naive", "counterfoil"]
 
 SEEN_OUTSIDE = {"tickets_created": 1, "tickets_open": 0, "charges": 1, "refunds": 1, "customer_messages": 0}
@@ -33,7 +32,7 @@ EXPECTED = {**SEEN_OUTSIDE, "workers_killed": 1}
 """Ours, and nothing less: the demo's exit code says whether it was so."""
 
 _TITLES: dict[Half, tuple[str, str]] = {
-    "naive": ("1 of 2 · NAIVE HARNESS", "deduplicates by the arguments' hash; rolls back by its transcript"),
+    "naive": ("1 of 2 · NAIVE HARNESS", "cache by arguments' hash, rollback by transcript"),
     "counterfoil": ("2 of 2 · COUNTERFOIL", "the same model, the same gateway, the same kill"),
 }
 
@@ -72,7 +71,7 @@ def main(
         worker_env={"COUNTERFOIL_CRASH_AT": "before_settle:stripe_charge", "COUNTERFOIL_CRASH_MARK": str(mark)}
         | (_HELD if pause else {}),
     )
-    story.act("Setting up: Postgres, Valkey, a sandbox for the outside world, relay, worker, beat")
+    story.act("Setting up Postgres, Valkey, a sandbox as the outside world, and the fleet")
     stack = LocalStack(project, choices, say=story.note)
     outcomes: dict[Half, Outcome] = {}
     try:
@@ -158,6 +157,6 @@ _ROWS = {
     "customer_messages": "messages to the customer",
 }
 _WHY = (
-    "The same model, the same gateway, the same kill. The naive harness went by its transcript;",
-    "Counterfoil had written down its intents, and asked Jira and Stripe what had become of them.",
+    "The same model, the same gateway, the same kill. The naive harness believed its",
+    "transcript. Counterfoil had its intents written down, and asked Jira and Stripe.",
 )

@@ -72,7 +72,7 @@ class NaiveHarness:
         try:
             self._jira.transition_issue(issue, "Done")
         except JIRAError:
-            tell("believed", text=f"{issue} is closed already, so one more is done: it was an echo of the cache")
+            tell("believed", text=f"{issue} is closed already, counted as done: the cache's echo")
 
     def _send(self, tool: str, arguments: Arguments) -> dict[str, object]:
         match tool:

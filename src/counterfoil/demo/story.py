@@ -39,8 +39,8 @@ _LIE = ". Jira makes it, and the gateway in front of it answers 504"
 
 
 _LEGEND = {
-    "model": "what the model asks for (→) and is told (←); one script for both halves",
-    "world": "what has really happened at Jira, Stripe and in the customer's mailbox",
+    "model": "what the model asks for (→) and hears (←); one script for both",
+    "world": "what has really happened at Jira, at Stripe, in the customer's mail",
     "ledger": "what Counterfoil has written down",
 }
 
@@ -91,15 +91,15 @@ class Story:
 
     def invite(self, what: str, pid: int, limit_min: float) -> None:
         """It is a person's turn."""
-        self._print(f"\n  [bold yellow]Your turn:[/bold yellow] {escape(what)}. In another terminal:\n")
-        self._print(f"      [bold]kill -9 {pid}[/bold]\n")
+        self._print(f"\n  [bold yellow]Your turn:[/bold yellow] {escape(what)}.")
+        self._print(f"  In another terminal:\n\n      [bold]kill -9 {pid}[/bold]\n")
         self._print(f"  [dim](or Enter, and it is done for you; Ctrl-C ends the demo; {limit_min:.0f} min)[/dim]\n")
 
     def event(self, event: Mapping[str, Any], harness: str) -> None:
         """A move of the agent's."""
         match event["what"]:
             case "call":
-                tool = event["tool"]
+                tool = str(event["tool"])
                 if tool not in self._begun:
                     self._begun.add(tool)
                     self.act(self._acts.get(tool, tool))
@@ -107,12 +107,10 @@ class Story:
             case "answer":
                 self._says("model", f"← {_answer(event['status'], event['result'])}")
             case "cached":
-                self._says(
-                    "cache", "[red]these arguments were there before: the old answer again, nothing is sent[/red]"
-                )
+                self._says("cache", "[red]the same arguments as before: the old answer again[/red]")
             case "give_up":
-                source = "from the transcript" if harness == "naive" else "from the ledger, never from the transcript"
-                self.act(f"The model gives up, so the run is taken back: {source}")
+                source = "transcript" if harness == "naive" else "ledger"
+                self.act(f"The model gives up, so the run is taken back, by what the {source} says")
             case "undo":
                 self._says("undo", escape(f"{event['does']} {_short(event.get('id', ''))}".rstrip()))
             case "believed":
@@ -221,12 +219,12 @@ def _words_of(arguments: Mapping[str, Any]) -> str:
 
 
 _REASONS = {
-    "proposed": "the intent is recorded, nothing is sent yet",
-    "unwind": "the counter-action's intent is recorded",
+    "proposed": "intent recorded, nothing sent yet",
+    "unwind": "the counter-action is recorded",
     "outcome unknown": "{evidence} proves nothing",
-    "absent_too_early": "looked up: not found, and too early to believe that",
+    "absent_too_early": "not found yet, which proves nothing",
     "lease lapsed": "no word from the worker that had it",
-    "found": "looked up: found {found}, so nothing is sent",
+    "found": "found {found}: nothing is sent",
     "refused": "the provider says no: {evidence}",
 }
 """In a reader's words; what is not here says nothing that the states do not."""
