@@ -386,6 +386,11 @@ def test_shipped_tools_load_without_any_client() -> None:
         "jira_comment",
         "jira_create",
         "jira_delete_comment",
+        "jira_open",
+        "jira_stage",
+        "stripe_authorize",
+        "stripe_cancel",
+        "stripe_capture",
         "stripe_charge",
         "stripe_refund",
     ]
