@@ -78,8 +78,8 @@ class Step:
 
 def standing(step: Step) -> Standing:
     """What is to be done with the step next."""
-    if step.state is State.OPERATOR_REVIEW:
-        return Standing.PERSON
+    if State.OPERATOR_REVIEW in (step.state, step.undo_state):
+        return Standing.PERSON  # also of what is taken back: a counter-action that was given up may have happened too
     if step.state in UNSETTLED:
         is_withdrawn = step.state in WITHDRAWABLE and not step.in_doubt
         return Standing.WITHDRAW if is_withdrawn else Standing.EVIDENCE
@@ -90,8 +90,6 @@ def standing(step: Step) -> Standing:
             return Standing.PERSON if step.undo_tool is None or step.superseded else Standing.COMPENSATE
         case State.SUCCEEDED:
             return Standing.COMPENSATED
-        case State.OPERATOR_REVIEW:
-            return Standing.PERSON
         case state if state in UNSETTLED:
             return Standing.COMPENSATING
         case State.PERMANENT_FAILURE if step.undo_by_person:

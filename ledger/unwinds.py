@@ -85,7 +85,7 @@ def step_of(row: Mapping[str, Any]) -> Step:
 def compensation_of(ledger: Ledger, action_id: str) -> str:
     """What takes the action back, as it was written down before its call: canonical JSON, `{}` for nothing."""
     row = ledger.row(_SQL["read_compensation"], {"action_id": action_id})
-    return (row and row["compensation"]) or "{}"
+    return str(row["compensation"]) if row and row["compensation"] else "{}"
 
 
 def withdraw(ledger: Ledger, action_id: str, *, by: str) -> State | None:

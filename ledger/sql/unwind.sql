@@ -28,7 +28,8 @@ SELECT tenant, run, parent_run, state FROM tree ORDER BY depth DESC, run;
 
 -- name: steps_of_run
 -- The actions of the run and of the child runs below it, each with its counter-action where one was recorded; only what
--- a reader may see. A superseded one was taken for ended without an effect; it counts only when that turned out wrong.
+-- a reader may see. A superseded one was taken for ended without an effect; it counts only when that turned out wrong
+-- (and then before the live counter-action: NULL comes last).
 WITH RECURSIVE tree AS (
   SELECT r.tenant, r.run FROM counterfoil.run AS r WHERE r.tenant = :tenant AND r.run = :run
   UNION ALL
@@ -42,7 +43,10 @@ SELECT a.action_id, a.tenant, a.run, a.step, a.revision, a.superseded_by IS NOT 
             ELSE false END AS undo_by_person
 FROM tree AS t
 JOIN counterfoil.action AS a ON a.tenant = t.tenant AND a.run = t.run
-LEFT JOIN counterfoil.action AS u ON u.parent_action_id = a.action_id AND u.phase = 'undo' AND u.superseded_by IS NULL
+LEFT JOIN LATERAL (
+  SELECT u.action_id, u.state, u.revision, u.last_error_code FROM counterfoil.action AS u
+  WHERE u.parent_action_id = a.action_id AND u.phase = 'undo' AND (u.superseded_by IS NULL OR u.state = 'operator_review')
+  ORDER BY u.superseded_by LIMIT 1) AS u ON true
 WHERE a.phase = 'do'
   AND (a.superseded_by IS NULL OR a.state IN ('uncertain', 'reconciling', 'operator_review', 'succeeded'))
 ORDER BY a.created_at, a.action_id;

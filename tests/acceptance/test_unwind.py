@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 import requests
 
+from counterfoil.ledger import unwinds
+from counterfoil.ledger.connection import Ledger
+from counterfoil.ledger.unwind_steps import told
 from counterfoil.outbox.results import NextStep, Status
 from counterfoil.testing import World
 
@@ -71,9 +75,9 @@ def test_a_compensation_that_is_refused_for_good(
     assert world.states()["stripe_refund/b/undo"] == "operator_review"
     counts = world.sandbox.counts()
     assert (counts["charges"], counts["refunds"], counts["tickets_open"]) == (3, 2, 0)
-    told = handle.result()
-    assert (told.status, told.next_step, told.suspend) == (Status.BLOCKED, NextStep.PERSON, True)
-    [waiting] = [step for step in told.value if step["standing"] != "nothing"]
+    answer = handle.result()
+    assert (answer.status, answer.next_step, answer.suspend) == (Status.BLOCKED, NextStep.PERSON, True)
+    [waiting] = [step for step in answer.value if step["standing"] != "nothing"]
     assert (waiting["step"], waiting["standing"], waiting["why"]) == ("b", "person", "charge_disputed")
     code, shown = cli("run", "unwind", "r1", "--wait", "5")
     assert code == 6
@@ -96,6 +100,29 @@ def test_a_compensation_that_is_refused_for_good(
     assert standings["b"] == ("kept" if decision == "gave up" else "nothing")
 
 
+def test_a_compensation_that_was_done_twice_after_all(
+    world: World, ship: Any, unwind: Any, decide: Any, sql: Any, run_state: Any
+) -> None:
+    """A first counter-action that a person took for not done comes up again: the run is blocked until it is decided."""
+    ship("a")
+    world.settle()
+    world.sandbox.warehouse.fault("answer", on="shipments.cancel", status=403)
+    handle = unwind()
+    world.settle()
+    decide("did not happen", "cancel_shipment")
+    world.settle()
+    assert run_state() == "unwound"
+    found = "state = 'operator_review', last_error_code = 'found_after_all', changed_by = 'watch'"
+    sql(f"UPDATE counterfoil.action SET {found} WHERE phase = 'undo' AND superseded_by IS NOT NULL")
+    world.settle()
+    assert run_state() == "unwind_blocked"
+    [step] = handle.result().value
+    assert (step["state"], step["standing"], step["why"]) == ("compensated", "person", "found_after_all")
+    decide("happened", "cancel_shipment")
+    world.settle()
+    assert run_state() == "unwound"
+
+
 def test_what_nothing_takes_back_is_a_person_s(
     world: World, ship: Any, unwind: Any, taken_back: Any, run_state: Any
 ) -> None:
@@ -108,8 +135,8 @@ def test_what_nothing_takes_back_is_a_person_s(
     world.settle()
     assert run_state() == "unwind_blocked"
     assert taken_back() == ["new", "old"]
-    told = {step["step"]: (step["standing"], step["why"]) for step in handle.result().value}
-    assert told == {"new": ("nothing", None), "old": ("nothing", None), "letter": ("person", "no_compensation")}
+    stands = {step["step"]: (step["standing"], step["why"]) for step in handle.result().value}
+    assert stands == {"new": ("nothing", None), "old": ("nothing", None), "letter": ("person", "no_compensation")}
 
 
 @pytest.mark.parametrize("happened", [True, False])
@@ -238,6 +265,21 @@ def test_a_request_that_lands_during_the_unwind(
         1,
         1 if tool == "stripe_charge" else 0,
     )
+
+
+def test_a_reader_is_told_all_of_it(world: World, ship: Any, unwind: Any, database: Database) -> None:
+    """A login that may not read what was said learns of each step where it stands, and by what it is taken back."""
+    ship("a")
+    ship("letter", tool="send_letter")
+    world.settle()
+    unwind()
+    world.settle()
+    with closing(Ledger(database.url("reader"))) as ledger:
+        steps = told(unwinds.steps_of_run(ledger, tenant="acme", run="r1"))
+    assert [(step["step"], step["standing"], step["undo_tool"]) for step in steps] == [
+        ("a", "nothing", "cancel_shipment"),
+        ("letter", "person", None),
+    ]
 
 
 def test_the_plan_changes_nothing_and_then_comes_true(

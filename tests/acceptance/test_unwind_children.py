@@ -107,6 +107,21 @@ def test_a_late_success_in_a_child_opens_its_parents_again(
     assert taken_back() == []
 
 
+def test_cancelling_a_run_closes_its_children(
+    world: World, family: Any, ship: Any, cli: Any, taken_back: Any, run_state: Any
+) -> None:
+    """What was not sent anywhere below is withdrawn, what was done stays, and no run of the tree takes a call."""
+    ship("done", run="r1/a")
+    world.settle()
+    ship("unsent", run="r1/a/b")
+    code, shown = cli("run", "cancel", "r1")
+    assert (code, "r1/a/b" in shown) == (0, True)
+    assert [run_state(run) for run in ("r1", "r1/a", "r1/a/b")] == ["closed"] * 3
+    world.settle()
+    assert world.states() == {"create_shipment/done/do": "succeeded", "create_shipment/unsent/do": "cancelled"}
+    assert taken_back() == []
+
+
 def test_a_child_that_is_opened_at_this_moment(client: Callable[..., Counterfoil], run_state: Any) -> None:
     """It is refused, or it is taken back with its parent: never left open below it."""
     cf = client()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from counterfoil.ledger.unwind_steps import Step
 
 UNWINDING = ("unwinding", "unwind_blocked", "unwound")
+LEVELS_MAX = 100
+"""Times that `cancel` finds child runs which were opened meanwhile; each time they are deeper."""
 POLL_S = 0.2
 """Between two looks of `unwind --wait`."""
 EVENTS_MAX = 20_000
@@ -153,7 +156,7 @@ def cancel(
     json_: AsJson = False,
     config: ConfigPath = None,
 ) -> None:
-    """Close a run and withdraw what was not sent; what was done stays done.
+    """Close a run and its child runs and withdraw what was not sent; what was done stays done.
 
     What may have been sent is not sent again, and evidence decides what became of it. Exit 6 when a step waits for a
     person, 4 when the run is being taken back already.
@@ -161,18 +164,14 @@ def cancel(
     \b
     counterfoil run cancel ticket-1182 --dry-run
     """
-    from counterfoil.ledger.queries import load
-
     with place.open_ledger(config, "operator") as ledger:
         found = find_run(ledger, run, tenant)
         if found["state"] not in ("open", "closed"):
             raise NotAllowed(f"run {run!r} is {found['state']}: that goes further than a cancel.")
         plan = cancel_plan(_steps(ledger, found))
         state = found["state"]
-        if not dry_run:  # closed first, so that no new action comes in behind the cancels
-            close = load("counterfoil.ledger", "sql/agent.sql")["close_run"]
-            row = ledger.row(close, {"tenant": found["tenant"], "run": found["run"]})
-            state = row["state"] if row else state
+        if not dry_run:
+            state = _close(ledger, found)
             plan = cancel_plan(_steps(ledger, found))
             for step in plan:
                 if step["would"] != "leave":
@@ -202,7 +201,7 @@ def cancel_plan(steps: list[Step]) -> list[dict[str, str]]:
     """What a cancel would do with each step."""
 
     def would(step: Step) -> str:
-        if step.state in SETTLED or step.state is State.OPERATOR_REVIEW:
+        if step.state in SETTLED:
             return "leave"
         return "withdraw" if step.state in WITHDRAWABLE and not step.in_doubt else "send nothing again"
 
@@ -213,6 +212,26 @@ def _steps(ledger: Ledger, run: Row) -> list[Step]:
     from counterfoil.ledger.unwinds import steps_of_run
 
     return steps_of_run(ledger, tenant=run["tenant"], run=run["run"])
+
+
+def _close(ledger: Ledger, run: Row) -> str:
+    """Closes the run and those below it, so that no new action comes in behind the cancels; the run's state then.
+
+    Level by level: under a run that is closed no child is opened any more.
+    """
+    from counterfoil.ledger.queries import load
+    from counterfoil.ledger.unwinds import tree_of_run
+
+    close = load("counterfoil.ledger", "sql/agent.sql")["close_run"]
+    closed: dict[str, str] = {}
+    for _ in range(LEVELS_MAX):
+        below = [r.run for r in tree_of_run(ledger, tenant=run["tenant"], run=run["run"]) if r.run not in closed]
+        if not below:
+            break
+        for name in reversed(below):
+            row = ledger.row(close, {"tenant": run["tenant"], "run": name})
+            closed[name] = row["state"] if row else ""
+    return closed[run["run"]]
 
 
 def _until_unwound(ledger: Ledger, run: Row, wait_s: float) -> Row:
@@ -227,13 +246,17 @@ def _until_unwound(ledger: Ledger, run: Row, wait_s: float) -> Row:
 
 
 def _print_unwind(steps: list[dict[str, str | None]]) -> None:
-    runs = {step["run"] for step in steps}
+    _print_steps([{**step, "unwind": unwind_words(step)} for step in steps], "unwind")
+
+
+def _print_steps(steps: Sequence[Mapping[str, str | None]], what: str) -> None:
+    """With the run of each step where there are several."""
+    columns = ["step", "tool", "state", what, "action_id"]
+    if len({step["run"] for step in steps}) > 1:
+        columns = ["run", *columns]
     table(
-        (*(("run",) if len(runs) > 1 else ()), "step", "tool", "state", "unwind", "action"),
-        [
-            [*((s["run"],) if len(runs) > 1 else ()), s["step"], s["tool"], s["state"], unwind_words(s), s["action_id"]]
-            for s in steps
-        ],
+        tuple(name.removesuffix("_id") for name in columns),
+        [[step[name] for name in columns] for step in steps],
         empty="no actions",
     )
 
@@ -241,6 +264,7 @@ def _print_unwind(steps: list[dict[str, str | None]]) -> None:
 def _planned(step: Step, would: str) -> dict[str, str]:
     return {
         "action_id": step.action_id,
+        "run": step.run,
         "step": step.step,
         "tool": step.tool,
         "state": step.state.value,
@@ -254,8 +278,4 @@ def _tell(run: Row, plan: list[dict[str, str]], *, state: str, dry_run: bool, js
         return
     facts([("run", run["run"]), ("tenant", run["tenant"]), ("state", state)])
     say()
-    table(
-        ("step", "tool", "state", "would" if dry_run else "will", "action"),
-        [[s["step"], s["tool"], s["state"], s["would"], s["action_id"]] for s in plan],
-        empty="no actions",
-    )
+    _print_steps(plan, "would")
