@@ -65,6 +65,8 @@ class Found:
     currency: str | None = None
     target: str | None = None
     created_at: datetime | None = None
+    as_intended: bool = True
+    """False: the object shows by itself that this is not what was asked for; a person decides, whatever `outcome` says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,8 @@ def _found(row: Claimed, contract: Contract, found: Found, skew_s: float, base_s
 
 def _matches_intent(row: Claimed, found: Found, skew_s: float) -> bool:
     """Compares what both sides state; currencies differ in case between providers."""
+    if not found.as_intended:
+        return False
     if None not in (row.amount_minor, found.amount_minor) and row.amount_minor != found.amount_minor:
         return False
     if row.currency and found.currency and row.currency.lower() != found.currency.lower():

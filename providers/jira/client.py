@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
 
@@ -251,10 +252,10 @@ class JiraAdapter:
         ticket = next(iter(matches.values()))
         fields, properties = ticket.get("fields"), properties_of(ticket)
         created = fields.get("created") if isinstance(fields, Mapping) else None
-        outcome = ticket_outcome(ticket)
+        finding = found(ticket_outcome(ticket), properties=properties, created=created)
         if call.tool == "jira_stage" and not self._was_staged(ticket):
-            outcome = Uncertain("not_staged")
-        return found(outcome, properties=properties, created=created)
+            return replace(finding, outcome=Uncertain("not_staged"), as_intended=False)
+        return finding
 
     def _was_staged(self, ticket: Mapping[str, object]) -> bool:
         """It waits there, or was opened or closed from there by one of our calls; else the team saw it too early."""

@@ -32,6 +32,7 @@ from counterfoil.providers.sanitise import clean_id
 from counterfoil.providers.stripe.config import StripeConfig
 from counterfoil.providers.stripe.outcomes import (
     CAPTURE_KEY,
+    CAPTURED_ELSEWHERE,
     KEY,
     ORDER,
     amount_received,
@@ -252,8 +253,13 @@ def _hold_finding(call: Call, intent: Mapping[str, object]) -> Finding:
     if outcome is None:
         return Absent()
     recorded = found(intent, outcome)
-    amount_minor = amount_received(intent) if is_capture and isinstance(outcome, Succeeded) else None
-    return Found(outcome, amount_minor=amount_minor, currency=recorded.currency, target=recorded.target)
+    return Found(
+        outcome,
+        amount_minor=amount_received(intent) if is_capture and isinstance(outcome, Succeeded) else None,
+        currency=recorded.currency,
+        target=recorded.target,
+        as_intended=outcome != CAPTURED_ELSEWHERE,
+    )
 
 
 def _contradiction(call: Call) -> str | None:

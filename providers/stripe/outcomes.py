@@ -16,6 +16,7 @@ from counterfoil.providers.transport import REFUSALS, classify_exception, retry_
 KEY = "counterfoil_key"
 CAPTURE_KEY = "counterfoil_capture_key"
 """Beside the authorisation's own key: the request that captures writes it, so whoever captured otherwise did not."""
+CAPTURED_ELSEWHERE = Uncertain("captured_elsewhere")
 ORDER = "counterfoil_order"
 FIELDS = ("id", "status", "amount", "currency")
 CODE_CHARS_MAX = 64
@@ -54,7 +55,7 @@ def authorization_outcome(intent: Mapping[str, object]) -> Succeeded | Rejected 
 def capture_outcome(intent: Mapping[str, object], key: str) -> Succeeded | Rejected | Uncertain | None:
     """What a PaymentIntent says about the capture under `key`; None while the hold still stands.
 
-    A hold is captured once. Captured without our key: somebody else did, and that settles nothing of ours.
+    A hold is captured once. Captured without our key: somebody else did, or wiped our key, and only a person can tell.
     """
     status = str(intent.get("status"))
     if status == "requires_capture":
@@ -64,7 +65,7 @@ def capture_outcome(intent: Mapping[str, object], key: str) -> Succeeded | Rejec
     if status != "succeeded":
         return Uncertain(_code(status) or "unknown_status")
     if not was_captured_under(intent, key):
-        return Uncertain("captured_elsewhere")
+        return CAPTURED_ELSEWHERE
     return _succeeded(intent, amount=amount_received(intent))
 
 

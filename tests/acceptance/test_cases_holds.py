@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import requests
 
 from counterfoil.ledger.canonical import canonical_json, sha256_of
 from counterfoil.ledger.keys import action_id
@@ -64,6 +65,25 @@ def test_capture_that_answers_already_captured(
     )
     assert ": found pi_" in evidence
     assert [effect.object_id for effect in world.sandbox.effects("charge")] == [receipt]
+    assert (world.sandbox.count("charges"), world.sandbox.count("refunds")) == (1, 0)
+
+
+@pytest.mark.case("D13")
+def test_capture_by_somebody_else_is_a_person_s(world: World, enqueue: Any, follow_up: Any, sql: Any) -> None:
+    """Our capture was lost before it landed, then a person captured by hand: no success of ours, no second attempt."""
+    hold = enqueue("stripe_authorize", HOLD)
+    world.settle()
+    [(intent,)] = sql("SELECT receipt FROM counterfoil.action")
+    capture = follow_up("stripe_capture", {"order_id": "1182", "amount_minor": 500, "currency": "usd"}, of=hold)
+    world.sandbox.stripe.fault("504_before_commit", on=CAPTURE)
+    assert world.work() == 1
+    url = f"{world.sandbox.stripe.url}/v1/payment_intents/{intent}/capture"
+    requests.post(url, headers={"Authorization": "Bearer sk_test_sandbox"}, timeout=3).raise_for_status()
+    world.settle()
+    assert sql("SELECT state, last_error_code FROM counterfoil.action WHERE action_id = %s", capture) == [
+        ("operator_review", "mismatch")
+    ]
+    assert len(world.sandbox.requests("stripe", CAPTURE)) == 2, "ours and the person's"
     assert (world.sandbox.count("charges"), world.sandbox.count("refunds")) == (1, 0)
 
 

@@ -105,10 +105,12 @@ def test_already_captured_by_us_is_succeeded(stripe_adapter: StripeAdapter, sand
 
 @pytest.mark.case("D13")
 def test_captured_by_somebody_else_is_not_ours(stripe_adapter: StripeAdapter, sandbox: Sandbox, hold: Of) -> None:
-    """Money was taken, but not by this action: neither a success nor a failure of it, and nothing to send again."""
+    """Money was taken, but as far as anybody can prove not by this action: a person decides, nothing is sent again."""
     by_hand(sandbox, f"{hold.receipt}/capture")
     assert isinstance(sent(stripe_adapter, capture(hold)), Uncertain)
-    assert found(stripe_adapter, capture(hold)) == Found(Uncertain("captured_elsewhere"), currency="usd", target="1182")
+    assert found(stripe_adapter, capture(hold)) == Found(
+        Uncertain("captured_elsewhere"), currency="usd", target="1182", as_intended=False
+    )
     other = capture(hold, 9)
     assert found(stripe_adapter, other).outcome == Uncertain("captured_elsewhere"), "nor any other action's"
 

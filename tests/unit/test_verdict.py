@@ -98,6 +98,8 @@ TABLE: dict[str, tuple[Claimed, Contract, Finding | None, Verdict]] = {
     "found, within skew": (row(), EXACT, Found(RECEIPT, created_at=at(-SKEW_S)), Settle(RECEIPT)),
     "found, too old": (row(), EXACT, Found(RECEIPT, created_at=at(-SKEW_S - 1)), Person("mismatch")),
     "found, intent without amount": (row(amount_minor=None, currency=None), EXACT, Found(RECEIPT, 1), Settle(RECEIPT)),
+    "found, not as intended": (row(), EXACT, Found(RECEIPT, 500, as_intended=False), Person("mismatch")),
+    "found unsettled, not as intended": (row(), EXACT, Found(Uncertain("x"), as_intended=False), Person("mismatch")),
     "found failed": (row(), EXACT, Found(Rejected("card_declined")), Fail("card_declined")),
     "found failed, other amount": (row(), EXACT, Found(Rejected("card_declined"), 501), Person("mismatch")),
     "found, still processing": (row(), EXACT, Found(Uncertain("processing")), AskLater("processing", 1, 0, None)),
