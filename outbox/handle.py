@@ -331,7 +331,8 @@ class Unwind:
         self._key = {"tenant": tenant, "run": run}
 
     def result(self, wait_s: float = 0) -> Result:
-        """`succeeded` when everything is taken back, `pending` while it goes on, `blocked` where a person must decide.
+        """`succeeded` when all is taken back but for what a person leaves done (`standing` is `kept`), `pending` while it
+        goes on, `blocked` where a person must decide.
 
         `code` is the run's state. `value` lists the steps of the run and its child runs in the order of the unwind:
         `state`, what is to be done with each (`standing`), and `why` where that is a person's.

@@ -73,7 +73,7 @@ def test_cancelled_while_all_workers_are_down(
 @pytest.mark.case("B5")
 @pytest.mark.parametrize("door", DOORS)
 def test_cancelled_while_it_is_being_sent(
-    world: World, client: Any, enqueue: Any, cancel: Any, sql: Any, door: str
+    world: World, client: Any, enqueue: Any, cancel: Any, cli: Any, sql: Any, door: str
 ) -> None:
     """The cancel is recorded and told as such, and the outcome of what was on the wire is recorded, too."""
     action_id = enqueue("stripe_charge", CHARGE)
@@ -88,6 +88,8 @@ def test_cancelled_while_it_is_being_sent(
         ("executing", "succeeded", "succeeded"),
     ]
     assert world.sandbox.count("charges") == len(world.sandbox.requests("stripe", "payment_intents.create")) == 1
+    assert "cancel requested: wrong order" in cli("action", "show", action_id)[1]
+    assert cli("run", "show", "r1")[0] == 0
 
 
 @pytest.mark.parametrize(

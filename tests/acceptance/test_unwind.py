@@ -14,6 +14,7 @@ from counterfoil.ledger import unwinds
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.unwind_steps import told
 from counterfoil.outbox.results import NextStep, Status
+from counterfoil.providers.registry import Registry
 from counterfoil.testing import World
 
 if TYPE_CHECKING:
@@ -265,6 +266,22 @@ def test_a_request_that_lands_during_the_unwind(
         1,
         1 if tool == "stripe_charge" else 0,
     )
+
+
+def test_a_compensation_whose_tool_is_gone(
+    world: World, ship: Any, unwind: Any, cli: Any, taken_back: Any, run_state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reconciler without the tool blocks the run and says why; one that has it goes on."""
+    ship("a")
+    world.settle()
+    unwind()
+    with monkeypatch.context() as patched:
+        patched.setattr(Registry, "find", lambda *_: None)
+        world.reconciler.unwind_runs()
+    assert run_state() == "unwind_blocked"
+    assert "a compensation cannot be built" in cli("run", "show", "r1")[1]
+    world.settle()
+    assert (run_state(), taken_back()) == ("unwound", ["a"])
 
 
 def test_a_reader_is_told_all_of_it(world: World, ship: Any, unwind: Any, database: Database) -> None:

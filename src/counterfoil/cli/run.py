@@ -101,7 +101,7 @@ def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: Confi
     )
     if unwinding:
         say()
-        _print_unwind(unwinding)
+        _print_unwind(unwinding, found["state"])
     return None
 
 
@@ -142,7 +142,7 @@ def unwind(
     else:
         facts([("run", found["run"]), ("tenant", found["tenant"]), ("state", found["state"])])
         say()
-        _print_unwind(plan)
+        _print_unwind(plan, found["state"])
     if found["state"] == "unwind_blocked":
         stop(6)
 
@@ -245,8 +245,12 @@ def _until_unwound(ledger: Ledger, run: Row, wait_s: float) -> Row:
         time.sleep(min(POLL_S, left_s))
 
 
-def _print_unwind(steps: list[dict[str, str | None]]) -> None:
+def _print_unwind(steps: list[dict[str, str | None]], state: str) -> None:
     _print_steps([{**step, "unwind": unwind_words(step)} for step in steps], "unwind")
+    if state == "unwind_blocked" and all(step["why"] is None for step in steps):
+        say(
+            "a compensation cannot be built: is its tool loaded by the reconciler, in a form that takes what was recorded?"
+        )
 
 
 def _print_steps(steps: Sequence[Mapping[str, str | None]], what: str) -> None:
