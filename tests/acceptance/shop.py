@@ -40,7 +40,7 @@ class Shop:
         @tool(effect="refund", once_per=None, undo="take_back", **paid)
         def refund(order: str, amount: int = 500, reason: str = "", *, key: str) -> dict[str, str]:
             """May be repeated: two refunds of one order are two wishes."""
-            return self._happens(key, "refund", order, str(amount))
+            return self._happens(key, "refund", order, reason or str(amount))
 
         @tool(effect="refund", once_per=None, undo=None, **paid)
         def take_back(order: str, *, key: str, of: str) -> dict[str, str]:
@@ -48,9 +48,9 @@ class Shop:
             return self._happens(key, "take_back", order)
 
         @tool(effect="fee", once_per="order", undo="take_back", **paid)
-        def charge_fee(order: str, amount: int = 500, *, key: str) -> dict[str, str]:
+        def charge_fee(order: str, amount: int = 500, reason: str = "", *, key: str) -> dict[str, str]:
             """Happens once for an order."""
-            return self._happens(key, "charge_fee", order, str(amount))
+            return self._happens(key, "charge_fee", order, reason or str(amount))
 
         @tool(effect="note", approval="never", **once)
         def send_note(order: str, text: str = "", *, key: str) -> dict[str, str]:
