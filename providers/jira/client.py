@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, timedelta
+from datetime import timedelta
 from typing import Any
 
 from jira import JIRAError
@@ -49,8 +49,8 @@ from counterfoil.providers.outcomes import (
 )
 from counterfoil.providers.sanitise import clean_id
 
-WINDOW_SKEW = timedelta(hours=12, minutes=5)
-"""JQL reads a date in the account's time zone, at most 12 h west of UTC; the rest is between the clocks."""
+CLOCKS_APART = timedelta(minutes=5)
+"""How far Jira's clock may be behind the ledger's, which stamped the first send."""
 LABELS_MAX = 50
 """In one search: the query stays well below what a URL may hold."""
 RECEIPTS_MAX = 20
@@ -236,9 +236,8 @@ class JiraAdapter:
         known = [at for at in times if at is not None]
         if len(known) < len(times):
             return {call.action_id: Unknown("no_send_time") for call in calls}
-        since = (min(known) - WINDOW_SKEW).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
         try:
-            recent = self._reads.tickets_since(project, since)
+            recent = self._reads.tickets_since(project, min(known) - CLOCKS_APART)
             return {call.action_id: self._ticket_finding(call, recent) for call in calls}
         except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
             return {call.action_id: Unknown(error_code(exc)) for call in calls}

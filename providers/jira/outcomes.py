@@ -68,11 +68,19 @@ def done_status(status: object) -> str | None:
     return str(status.get("name")) if is_done else None
 
 
+def time_of(text: object) -> datetime | None:
+    """A time as Jira writes it; None for anything else."""
+    try:
+        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%S.%f%z")
+    except ValueError:
+        return None
+
+
 def found(outcome: Succeeded | Uncertain, *, properties: Mapping[str, object], created: object) -> Found:
     """The finding for the one ticket or comment that carries our key."""
     value = properties.get(PROPERTY)
     target = value.get("target") if isinstance(value, Mapping) else None
-    return Found(outcome, target=target if isinstance(target, str) else None, created_at=_time(created))
+    return Found(outcome, target=target if isinstance(target, str) else None, created_at=time_of(created))
 
 
 def error_outcome(exc: Exception, call: Call, *, retry_after_cap_s: float) -> NotSent | Rejected | Uncertain:
@@ -104,10 +112,3 @@ def _field(reply: object, call: Call) -> str | None:
         return None
     name = _ARGUMENT_OF_FIELD.get(name, name)
     return name if name in call.arguments else None
-
-
-def _time(text: object) -> datetime | None:
-    try:
-        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%S.%f%z")
-    except ValueError:
-        return None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jira import JIRA
 
 from counterfoil.providers.jira.config import JiraConfig
-from counterfoil.providers.jira.outcomes import OPEN_PROPERTY, PROPERTY, UNDO_PROPERTY, label_of
+from counterfoil.providers.jira.outcomes import OPEN_PROPERTY, PROPERTY, UNDO_PROPERTY, label_of, time_of
 from counterfoil.providers.oneshot import OneShot
 
+WEST_OF_UTC = timedelta(hours=12)
+"""JQL reads a date in the account's time zone, which is at most this far behind UTC."""
 PAGE_SIZE = 100
 PAGES_MAX = 20
 
@@ -46,9 +49,13 @@ class JiraReads:
         labels = ", ".join(f'"{label_of(key)}"' for key in keys)
         return self._search(f"labels in ({labels}) ORDER BY created")
 
-    def tickets_since(self, project: str, since: str) -> list[dict[str, object]]:
-        """Every ticket of the project created since `since`, as far as the index knows."""
-        return self._search(f'project = "{project}" AND created >= "{since}" ORDER BY created')
+    def tickets_since(self, project: str, since: datetime) -> list[dict[str, object]]:
+        """Every ticket of the project created since `since`, and some older ones, as far as the index knows.
+
+        The query alone would give half a day too many. Newest first, so that reading ends where `since` is reached.
+        """
+        bound = (since - WEST_OF_UTC).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+        return self._search(f'project = "{project}" AND created >= "{bound}" ORDER BY created DESC', back_to=since)
 
     def status(self, issue: str) -> dict[str, object]:
         """The ticket's status, read from the ticket itself."""
@@ -87,7 +94,7 @@ class JiraReads:
             raise Incomplete("malformed")
         return answer
 
-    def _search(self, jql: str) -> list[dict[str, object]]:
+    def _search(self, jql: str, *, back_to: datetime | None = None) -> list[dict[str, object]]:
         found: list[dict[str, object]] = []
         token: str | None = None
         for _ in range(PAGES_MAX):
@@ -105,9 +112,18 @@ class JiraReads:
             token = page.get("nextPageToken")
             if token is None and page.get("isLast", True) is True:
                 return found
+            if back_to is not None and _ends_before(found, back_to):
+                return found
             if not isinstance(token, str):
                 raise Incomplete("malformed")
         raise Incomplete("too_many_pages")
+
+
+def _ends_before(tickets: Sequence[Mapping[str, object]], time: datetime) -> bool:
+    """Whether the last of these, newest first, says that it was created before that time."""
+    fields = tickets[-1].get("fields") if tickets else None
+    created = time_of(fields.get("created")) if isinstance(fields, Mapping) else None
+    return created is not None and created < time
 
 
 def properties_of(item: Mapping[str, object]) -> dict[str, object]:

@@ -126,6 +126,22 @@ def test_a_long_list_is_read_to_its_end_or_proves_nothing(
     assert found(jira_adapter, create(5)) == Unknown("Incomplete")
 
 
+def test_tickets_of_before_the_send_are_not_read(
+    jira_adapter: JiraAdapter, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many tickets the half day before has, absence is seen, and so is a ticket without its label."""
+    monkeypatch.setattr(reads, "PAGE_SIZE", 2)
+    monkeypatch.setattr(reads, "PAGES_MAX", 2)
+    for number in range(1, 8):
+        sent(jira_adapter, create(number))
+    sandbox.advance(3600)
+    late = datetime.now(UTC) + timedelta(hours=1)
+    ticket = sent(jira_adapter, create(8))
+    edit(sandbox, ticket.id, {"fields": {"labels": []}})
+    assert isinstance(found(jira_adapter, replace(create(8), first_sent_at=late)), Found)
+    assert found(jira_adapter, replace(create(9), first_sent_at=late)) == Absent()
+
+
 def test_a_batch_is_one_search(jira_adapter: JiraAdapter, sandbox: Sandbox) -> None:
     """Three tickets that are there take one request; one that is not takes one more for its project."""
     calls = [create(number) for number in (1, 2, 3)]
