@@ -11,7 +11,7 @@ import psycopg
 import structlog
 
 from counterfoil.ledger.connection import Ledger, Row
-from counterfoil.ledger.errors import ArgumentError, ConfigError
+from counterfoil.ledger.errors import ArgumentError, ConfigError, CounterfoilError
 from counterfoil.ledger.queries import load
 from counterfoil.outbox.enqueue import intent_of
 from counterfoil.outbox.intents import DOOR_RULES, DoorRules
@@ -61,6 +61,11 @@ class Intake:
         except psycopg.Error as error:  # neither a conflict nor a lost connection: the ledger refuses this row for good
             self._refuse(row, "refused_by_ledger")
             log.error("intake_refused_by_ledger", intake_id=row["intake_id"], sqlstate=error.sqlstate)
+        except CounterfoilError:  # our own outage, or a login that may not: of every row
+            raise
+        except Exception as error:  # noqa: BLE001 - a tool author's code; whatever it raises concerns this row alone
+            self._refuse(row, "tool_error")
+            log.error("intake_tool_error", intake_id=row["intake_id"], tool=row["tool"], error=type(error).__name__)
         else:
             if done is not None:
                 log.info("intake_taken", intake_id=row["intake_id"], **done)

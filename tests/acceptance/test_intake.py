@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import psycopg
 import pytest
+from pydantic import AfterValidator
 
-from counterfoil import Counterfoil
+from counterfoil import Counterfoil, tool
 from counterfoil.ledger.canonical import sha256_of
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.keys import action_id
@@ -130,6 +131,26 @@ def test_a_bad_row_is_told_and_stops_no_other(
     assert world.intake.take() == 0
     world.settle()
     assert world.sandbox.count("charges") == 1
+
+
+def explode(value: str) -> str:
+    """A check of a tool author's that has a bug."""
+    raise RuntimeError(value)
+
+
+def test_a_tool_s_own_error_concerns_its_row_alone(world: World, use_tools: Any, insert: Any, told: Any) -> None:
+    """Whatever a tool author's check raises, the row is refused and the relay goes on."""
+
+    @tool(cls="reversible", effect="note", target="order", once_per=None, audience=["team"], provider="shop",
+          uncertain="operator_review")  # fmt: skip
+    def note(order: Annotated[str, AfterValidator(explode)]) -> object:
+        """Never gets that far."""
+        raise AssertionError(order)
+
+    use_tools(note)
+    number = insert(tool="note", arguments='{"order": "1"}')
+    assert world.intake.take() == 1
+    assert told(number) == (None, "tool_error", None)
 
 
 def test_the_same_step_is_the_same_action(world: World, insert: Any, told: Any) -> None:
