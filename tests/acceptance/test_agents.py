@@ -153,7 +153,7 @@ def test_reworded_after_a_delivered_success(world: World, shop: Shop, open_run: 
     done(run, "charge_fee", {"order": "1", "amount": 500})
     again = done(run, "charge_fee", {"order": "1", "amount": 700})
     assert (again.status, again.next_step) == (Status.SUCCEEDED, NextStep.ALREADY_DONE)
-    assert again.arguments == {"order": "1", "amount": 500}
+    assert again.arguments == {"order": "1", "amount": 500, "reason": ""}
     assert shop.effects == [("charge_fee", "1", "500")]
 
 
