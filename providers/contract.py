@@ -98,5 +98,8 @@ class Adapter(Protocol):
         ...
 
     def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
-        """Asks what happened to each; the result has one finding for each `action_id`. May raise: that is Unknown."""
+        """Asks what happened to each; the result has one finding for each `action_id`. May raise: that is Unknown.
+
+        `timeout_s` is for the requests of all pages together; how long one may take is the adapter's configuration.
+        """
         ...

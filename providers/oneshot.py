@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 
 REPLY_BYTES_MAX = 1 << 20
@@ -43,12 +44,17 @@ class OneShot(HTTPAdapter):
         """A write was handed to the network in the present attempt. False proves that none left."""
         self._writes_left = 0
         self._deadline_s = 0.0
+        self._request_s = 0.0
 
     @contextmanager
-    def attempt(self, *, timeout_s: float, writes_max: int) -> Iterator[OneShot]:
-        """Opens the door for reads and `writes_max` writes, all within `timeout_s`."""
+    def attempt(self, *, timeout_s: float, writes_max: int, request_s: float | None = None) -> Iterator[OneShot]:
+        """Opens the door for reads and `writes_max` writes, all within `timeout_s`, each within `request_s`.
+
+        After a request that timed out there is no other: who hangs once is not asked again in the same attempt.
+        """
         self.wrote, self._writes_left = False, writes_max
         self._deadline_s = time.monotonic() + timeout_s
+        self._request_s = timeout_s if request_s is None else request_s
         try:
             yield self
         finally:
@@ -63,7 +69,7 @@ class OneShot(HTTPAdapter):
 
     def send(self, request: requests.PreparedRequest, *args: Any, **more: Any) -> requests.Response:
         """Sends within what is left of the attempt (the client's own `timeout` is ignored) and reads the reply."""
-        left_s = self._deadline_s - time.monotonic()
+        left_s = min(self._request_s, self._deadline_s - time.monotonic())
         if left_s <= 0:
             raise DeadlinePassed("no time left for this request", request=request)
         if request.method not in _SAFE_METHODS:
@@ -72,11 +78,16 @@ class OneShot(HTTPAdapter):
             self._writes_left -= 1
             self.wrote = True
         more |= {"stream": True, "timeout": (min(CONNECT_TIMEOUT_S, left_s), left_s)}
-        reply = super().send(request, *args, **more)
-        reply._content = self._body(reply)
+        until_s = time.monotonic() + left_s
+        try:
+            reply = super().send(request, *args, **more)
+            reply._content = self._body(reply, until_s)
+        except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
+            self._deadline_s = 0.0
+            raise
         return reply
 
-    def _body(self, reply: requests.Response) -> bytes:
+    def _body(self, reply: requests.Response, until_s: float) -> bytes:
         body = bytearray()
         for _ in range(_READS_MAX):
             chunk = reply.raw.read1(_CHUNK_BYTES, decode_content=True)
@@ -86,7 +97,7 @@ class OneShot(HTTPAdapter):
             if len(body) > REPLY_BYTES_MAX:
                 reply.close()
                 raise ReplyTooLarge("the reply is over 1 MiB")
-            if time.monotonic() > self._deadline_s:
+            if time.monotonic() > until_s:
                 reply.close()
                 raise DeadlinePassed("the reply did not end in time", request=reply.request)
         reply.close()

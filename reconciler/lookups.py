@@ -44,6 +44,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.reconciler
 BATCHES_MAX = 50
 """Batches of one sweep; the next tick goes on."""
 
+LEASE_SHARE = 0.5
+"""Of what is left of the lease, for one tool's look-up: the rest is for the batch's other tools. More than one request
+may take, or a list of many pages would be begun again and again and never end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUps:
@@ -102,7 +106,7 @@ class LookUps:
             for part in [group] if spec.adapter else [[row] for row in group]:
                 if time.monotonic() >= lapses_at:
                     return
-                findings = self._ask(spec, [call for _, call in part])
+                findings = self._ask(spec, [call for _, call in part], lapses_at)
                 for action, _ in part:
                     self._conclude(spec, action, findings.get(action.action_id, Unknown("no_finding")))
 
@@ -115,12 +119,13 @@ class LookUps:
             self._write(action, Person("unreadable"), "the recorded arguments are no JSON object")
             return None
 
-    def _ask(self, spec: ToolSpec, calls: Sequence[Call]) -> Mapping[str, Finding | None]:
+    def _ask(self, spec: ToolSpec, calls: Sequence[Call], lapses_at: float) -> Mapping[str, Finding | None]:
         """A finding for each call; None for all where the tool has no look-up. A look-up that fails proves nothing."""
         if not self.contract(spec).lookup:
             return dict.fromkeys((call.action_id for call in calls), None)
+        timeout_s = max(self.policy(spec.provider).timeout_s, LEASE_SHARE * (lapses_at - time.monotonic()))
         try:
-            return dict(self.adapter(spec).lookup(calls, timeout_s=self.policy(spec.provider).timeout_s))
+            return dict(self.adapter(spec).lookup(calls, timeout_s=timeout_s))
         except Exception as error:  # noqa: BLE001 - whatever failed in a read, it is Unknown, never absence
             log.warning("look_up_failed", tool=spec.name, rows=len(calls), error=type(error).__name__)
             return {call.action_id: Unknown(type(error).__name__) for call in calls}

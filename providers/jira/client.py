@@ -81,7 +81,7 @@ class JiraAdapter:
         """Two searches for all tickets of a project, one read for any other call; what fails is Unknown."""
         creates = [call for call in calls if call.tool in _MAKES_TICKET]
         findings: dict[str, Finding] = {}
-        with self._transport.attempt(timeout_s=timeout_s, writes_max=0):
+        with self._transport.attempt(timeout_s=timeout_s, writes_max=0, request_s=self._config.timeout_s):
             for start in range(0, len(creates), LABELS_MAX):
                 findings |= self._find_tickets(creates[start : start + LABELS_MAX])
             for call in calls:

@@ -99,7 +99,7 @@ class StripeAdapter:
     def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
         """One request for each customer, hold or charge; one that fails or does not end is Unknown for its calls."""
         findings: dict[str, Finding] = {}
-        with self._transport.attempt(timeout_s=timeout_s, writes_max=0):
+        with self._transport.attempt(timeout_s=timeout_s, writes_max=0, request_s=self._config.timeout_s):
             for group in _groups(calls):
                 findings |= self._look(group)
         return findings

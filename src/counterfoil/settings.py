@@ -29,7 +29,7 @@ FAST: dict[str, Any] = {
         "rescue_every_s": 2,
         "uncertain_after_s": 0.5,
         "lookup_base_s": 0.2,
-        "lookup_lease_s": 6,
+        "lookup_lease_s": 12,
     },
 }
 """What `profile = "fast"` puts in place of the defaults, so that a demo or test sees in seconds what takes minutes."""

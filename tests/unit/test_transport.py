@@ -411,6 +411,28 @@ def test_one_shot_bounds_a_dripping_reply() -> None:
     assert outcome.code == "read_timeout"
 
 
+def test_one_shot_gives_each_request_its_own_time() -> None:
+    """Several requests may take longer together than one may; one that hangs ends at its own limit, and is the last."""
+    waiting, served = threading.Event(), 0
+
+    def answer(connection: socket.socket) -> None:
+        nonlocal served
+        served += 1
+        read_request(connection)
+        waiting.wait(0.2 if served < 4 else 5)
+        connection.sendall(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+
+    session, transport = one_shot()
+    with peer(answer) as port, transport.attempt(timeout_s=60, writes_max=0, request_s=0.5):
+        url = f"http://127.0.0.1:{port}/"
+        assert [session.get(url).text for _ in range(3)] == ["ok"] * 3
+        for _ in range(2):
+            with pytest.raises(requests.exceptions.ReadTimeout):
+                session.get(url)
+        waiting.set()
+    assert served == 4
+
+
 @pytest.fixture
 def pem(tmp_path: Path) -> Path:
     path = tmp_path / "loopback.pem"
