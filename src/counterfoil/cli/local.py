@@ -158,7 +158,7 @@ def _keep_up(choices: Choices, *, json_: bool) -> None:
         if not json_:
             note("Ctrl-C stops everything; the data stays.")
         sys.stdout.flush()
-        stack.children.run_until_signal(on_restart=lambda name: note(f"{name} had died and was restarted"))
+        stack.children.run_until_signal(lambda name: note(f"{name} had died and was restarted"), poll=stack.poll)
         note("stopping")
     note("stopped")
 

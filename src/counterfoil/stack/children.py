@@ -152,10 +152,13 @@ class Supervisor:
         if process is not None:
             process.send_signal(signum)
 
-    def run_until_signal(self, on_restart: Callable[[str], None] | None = None) -> int:
+    def run_until_signal(
+        self, on_restart: Callable[[str], None] | None = None, *, poll: Callable[[], list[str]] | None = None
+    ) -> int:
         """Start unless started, keep the children running until SIGTERM, SIGINT or SIGHUP, stop them, give the signal.
 
-        A second signal ends the grace at once. Main thread only; the handlers of before are put back.
+        `poll` is for an owner who watches over more than the children; it calls the supervisor's own. A second signal
+        ends the grace at once. Main thread only; the handlers of before are put back.
         """
         watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         before = {signum: signal.signal(signum, self._on_signal) for signum in watched}
@@ -163,7 +166,7 @@ class Supervisor:
             if self._lock is None:
                 self.start()
             while self._signal is None:
-                for name in self.poll():
+                for name in (poll or self.poll)():
                     if on_restart is not None:
                         on_restart(name)
                 time.sleep(POLL_S)

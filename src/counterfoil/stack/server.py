@@ -90,6 +90,16 @@ class Server(ABC):
         self.prepare()
         self._spawn()
 
+    def relaunch(self) -> bool:
+        """Launch a server that died, on its port of before; False if it lives, or cannot have that port now."""
+        if self.process():
+            return False
+        self.stop()  # what is left of it may still have the port
+        if self.port is None or not is_free(self.port):
+            return False
+        self.launch()
+        return True
+
     def wait(self, deadline_s: float = READY_WAIT_S) -> int:
         """Wait until the server answers; give its port. Raises StackError if it does not, or dies again and again."""
         deadline = time.monotonic() + deadline_s

@@ -64,6 +64,18 @@ class Services:
         return Postgres(home).process() is not None and Valkey(home).process() is not None
 
     @staticmethod
+    def revive(home: Home) -> list[str]:
+        """Launch again what has died, on the port where everybody looks for it; the names of what was launched.
+
+        Does not wait until it answers. While somebody else has the port, nothing is launched.
+        """
+        dead = [server for server in (Postgres(home), Valkey(home)) if server.process() is None]
+        if not dead:
+            return []
+        with home.lock():
+            return [server.program for server in dead if server.relaunch()]
+
+    @staticmethod
     def stop(home: Home) -> None:
         """Stop this home's servers, in every Postgres version, and no others; data stays. Idempotent.
 

@@ -46,6 +46,9 @@ INDEX_LAG_S = 1.0
 STOP_WAIT_S = 45.0
 """What `down` gives the process of `up` to end its children, each of which has its own grace."""
 
+REVIVE_EVERY_S = 1.0
+"""How often the servers are looked at; one that dies at once is not launched more often than this."""
+
 Say = Callable[[str], None]
 
 
@@ -75,6 +78,7 @@ class LocalStack:
         self._say = say
         self._urls: Urls | None = None
         self._sandbox_port = 0
+        self._revive_at = 0.0
         self._children: Supervisor | None = None
         self._lock: AbstractContextManager[None] | None = None
 
@@ -116,8 +120,8 @@ class LocalStack:
         lock.__exit__(None, None, None)
 
     def poll(self) -> list[str]:
-        """Restart what has died and whose backoff is over; the names of the restarted."""
-        return self.children.poll()
+        """Restart what has died and whose backoff is over; the names of the restarted. Does not wait for any of it."""
+        return [*self._revive_servers(), *self.children.poll()]
 
     @property
     def children(self) -> Supervisor:
@@ -148,6 +152,12 @@ class LocalStack:
         """The settings that a process of this role has."""
         return Settings.load(environ={**os.environ, **self.env_for(role)})
 
+    def _revive_servers(self) -> list[str]:
+        if time.monotonic() < self._revive_at:
+            return []
+        self._revive_at = time.monotonic() + REVIVE_EVERY_S
+        return Services.revive(self.home)
+
     def _running(self) -> Urls:
         if self._urls is None:
             raise StackError("The local stack was not started.")
@@ -168,7 +178,8 @@ class LocalStack:
         """In this order: who is asked comes before who asks."""
         python, env = sys.executable, self.env_for("worker")
         celery = [python, "-m", "celery", "-A", "counterfoil.workers"]
-        worker = [*celery, "worker", "-c", str(self.choices.workers), "-n", "worker@%h", "--loglevel", "WARNING"]
+        quiet = ["--without-gossip", "--without-mingle", "--loglevel", "WARNING"]  # no worker asks for other workers
+        worker = [*celery, "worker", "-c", str(self.choices.workers), "-n", "worker@%h", *quiet]
         data = self.home.path / "sandbox"
         sandbox = [python, "-m", "counterfoil.sandbox", "--port", str(self._sandbox_port), "--data", str(data)]
         return [
