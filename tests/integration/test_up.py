@@ -25,6 +25,7 @@ from counterfoil.stack.home import Home, home
 from counterfoil.stack.project import SHIPPED_TOOLS, write_config
 from counterfoil.stack.services import Services
 from counterfoil.stack.up import LocalStack, keeper, stop_stack
+from counterfoil.stack.valkey import Valkey
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -104,6 +105,11 @@ def test_up_acts_and_down_leaves_nothing(cli: Cli, project: Path) -> None:
     [worker] = [p for p in psutil.Process(keeper(stack_home)).children() if "worker" in p.cmdline()]
     worker.send_signal(signal.SIGKILL)
     assert charge(env, order="1183")["status"] == "succeeded", "the killed worker was replaced"
+    broker = Valkey(stack_home).process()
+    assert broker is not None
+    broker.kill()
+    broker.wait(timeout=10)
+    wait_for(lambda: Services.running(stack_home))
 
     children = alive_children(project)
     assert len(children) == 4
