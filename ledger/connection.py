@@ -78,6 +78,11 @@ class Ledger:
                     connect_timeout=5,
                     application_name=self._application_name,
                     options=_OPTIONS,
+                    # A host that vanishes without a word is noticed within half a minute, not within hours.
+                    keepalives_idle=10,
+                    keepalives_interval=5,
+                    keepalives_count=3,
+                    tcp_user_timeout=20_000,
                 )
             except psycopg.OperationalError as error:
                 raise LedgerUnavailable(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ FOLDER_VARIABLE = "CF_TEST_FOLDER"
 
 def pytest_configure(config: pytest.Config) -> None:
     """The controller names one folder for the run, and ends what a killed run of earlier has left."""
+    # A shell has its background jobs ignore SIGINT, and whatever the tests start would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
     _end_abandoned_runs()

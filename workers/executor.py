@@ -34,8 +34,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.executor")
 ELSEWHERE_S = 30.0
 """A wake-up for a tool or client that this worker lacks comes back after this long, for a worker that has it."""
 
-SETTLE_TRIES_MAX = 5
-"""Settles tried when the database is away; then the lease ends and the reconciler finds the outcome."""
+SETTLE_TRIES_MAX = 200
+"""Settles tried when the database is away, whatever the lease; then the reconciler finds the outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Executor:
         if self._guarded(spec, action) and self._fenced(spec, action, policy, claimed_at):
             outcome = self._call(adapter, action, policy)
             self.points("before_settle", spec.name)
-            self._settle(action, outcome, policy)
+            self._settle(action, outcome, policy, until=claimed_at + self.lease_s)
             self.points("after_settle", spec.name)
         return True
 
@@ -170,14 +170,18 @@ class Executor:
             log.error("adapter_raised", action_id=action.action_id, tool=action.tool, error=type(error).__name__)
             return Uncertain("adapter_error", evidence=type(error).__name__)
 
-    def _settle(self, action: ClaimedAction, outcome: Outcome, policy: Policy) -> None:
-        """Writes the outcome; every settle may be repeated, since the fence lets it through once."""
+    def _settle(self, action: ClaimedAction, outcome: Outcome, policy: Policy, *, until: float) -> None:
+        """Writes the outcome; every settle may be repeated, since the fence lets it through once.
+
+        While the database is away it is tried until the lease has ended: most failovers are shorter, and then no look-up is
+        needed to learn what this process knows.
+        """
         for left in reversed(range(SETTLE_TRIES_MAX)):
             try:
                 return self.settler.settle(action, outcome, policy)
             except LedgerUnavailable:
-                log.error("settle_unwritten", action_id=action.action_id, tool=action.tool, tries_left=left)
-                if not left:
+                log.error("settle_unwritten", action_id=action.action_id, tool=action.tool)
+                if not left or self.monotonic() >= until:
                     raise
                 time.sleep(min(1.0, self.lease_s / 20))
         return None

@@ -36,7 +36,7 @@ ORDER BY t.started_at DESC
 
 
 class Fleet(LocalStack):
-    """The local stack with four worker nodes of two processes instead of one."""
+    """The local stack with four worker nodes, of one process each: about a minute of work, so that the kills find some."""
 
     def _list_children(self) -> list[Child]:
         children = super()._list_children()
@@ -56,7 +56,7 @@ class Fleet(LocalStack):
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """A fleet of its own, removed afterwards."""
-    with Fleet(tmp_path, Choices(workers=2)) as started:
+    with Fleet(tmp_path, Choices(workers=1)) as started:
         yield started
     shutil.rmtree(started.home.path)
 

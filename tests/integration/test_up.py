@@ -151,7 +151,10 @@ def test_interrupting_up_stops_everything(project: Path) -> None:
         wait_for(lambda: len(alive_children(project)) == 4)
         children = alive_children(project)
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=40)
+        try:
+            process.wait(timeout=40)
+        finally:
+            process.kill()
     assert not Services.running(home_of(project))
     assert not [pid for pid in children if psutil.pid_exists(pid)]
 
