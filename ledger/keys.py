@@ -44,6 +44,11 @@ def action_id(tenant: str, run: str, step: str | int, revision: int, phase: Phas
     return ActionId("act_" + base64.b32encode(digest).decode().lower()[:26])
 
 
+def step_of(recorded: str) -> str | int:
+    """A step as the id was made from it: the ledger's own number, or a label, which is never digits only."""
+    return int(recorded) if recorded.isdecimal() else recorded
+
+
 def is_action_id(text: str) -> bool:
     """Whether `text` has the form of an action id; it need not exist."""
     return _ACTION_ID.fullmatch(text) is not None

@@ -24,7 +24,6 @@ class UncertainAction(RecordedAction):
     absent_count: int
     last_absent_at: datetime | None
     lookup_count: int
-    uncertain_since: datetime | None
     last_error_code: str | None
     late_receipt: str | None
     late_result: str | None

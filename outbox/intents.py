@@ -21,7 +21,7 @@ from counterfoil.ledger.keys import (
 )
 from counterfoil.providers.contract import ToolClass
 from counterfoil.providers.outcomes import Json
-from counterfoil.providers.spec import ToolSpec
+from counterfoil.providers.spec import AUDIENCES_APPROVED, ToolSpec
 
 REF_CHARS_MAX = 400
 REASON_CHARS_MAX = 500
@@ -34,7 +34,7 @@ class DoorRules:
     """What the installation's configuration says about calls; it can only tighten what a tool declares."""
 
     arguments_bytes_max: int = BYTES_MAX
-    audiences_always: frozenset[str] = frozenset({"public", "legal"})
+    audiences_always: frozenset[str] = AUDIENCES_APPROVED
     """What these audiences see needs an approval, whatever the tool says."""
     approval_tools: frozenset[str] = frozenset()
     """Tools that need an approval here."""

@@ -16,7 +16,7 @@ from counterfoil.ledger import unwinds
 from counterfoil.ledger.canonical import canonical_json, load_stored, sha256_of
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ArgumentError, LedgerUnavailable
-from counterfoil.ledger.keys import action_id
+from counterfoil.ledger.keys import action_id, step_of
 from counterfoil.ledger.states import UNSETTLED
 from counterfoil.ledger.unwind_steps import WITHDRAWABLE, Progress, Standing, Step, in_order, standing, worst
 from counterfoil.ledger.unwinds import TreeRun, UndoIntent, UnwindingRun
@@ -127,10 +127,9 @@ class Unwinder:
             return None
         amount_minor, currency = spec.amount_of(arguments)
         text = canonical_json(arguments)
-        place: str | int = int(step.step) if step.step.isdecimal() else step.step
         revision = step.revision if step.undo_revision is None else step.undo_revision + 1
         return UndoIntent(
-            action_id=action_id(step.tenant, step.run, place, revision, "undo"),
+            action_id=action_id(step.tenant, step.run, step_of(step.step), revision, "undo"),
             parent=step.action_id,
             tool_version=spec.version,
             class_=spec.cls.value,

@@ -31,7 +31,7 @@ from counterfoil.stack.databases import LOGINS, Login, database_url, prepare_dat
 from counterfoil.stack.home import Home, home
 from counterfoil.stack.processes import recall, remember
 from counterfoil.stack.services import Services, Urls
-from counterfoil.testing import World
+from counterfoil.testing import World, advance_ledger
 
 TEMPLATE = "cf_template"
 TEST_LOGINS = (*LOGINS, Login("agent2", "cf_agent2", "agent", ("globex",)))
@@ -73,16 +73,8 @@ class Database:
         return database_url(self.home, self.urls, self.name, role, logins=TEST_LOGINS)
 
     def advance(self, seconds: float) -> None:
-        """Move this ledger's clock forward, for every connection, by replacing the function that it is."""
-        with psycopg.connect(self.url("owner")) as connection:
-            connection.execute(
-                sql.SQL(
-                    "DO $do$ DECLARE moved interval := counterfoil.now() - statement_timestamp() + {} * interval '1 second';"
-                    " BEGIN EXECUTE format('CREATE OR REPLACE FUNCTION counterfoil.now() RETURNS timestamptz"
-                    " LANGUAGE sql STABLE PARALLEL SAFE AS $$ SELECT statement_timestamp() + interval %L $$', moved);"
-                    " END $do$"
-                ).format(sql.Literal(seconds))
-            )
+        """Moves this ledger's clock on."""
+        advance_ledger(self.url("owner"), seconds)
 
 
 @pytest.fixture(scope="session")

@@ -5,20 +5,19 @@ from __future__ import annotations
 from counterfoil.ledger.canonical import canonical_json, load_stored, sha256_of
 from counterfoil.ledger.claims import ClaimedAction
 from counterfoil.ledger.errors import ArgumentError
-from counterfoil.ledger.keys import Phase, action_id
+from counterfoil.ledger.keys import Phase, action_id, step_of
 from counterfoil.providers.spec import ToolSpec
 
 
 def mismatch(spec: ToolSpec, action: ClaimedAction) -> str | None:
     """The first thing in which the row differs from its tool as this worker knows it, by name; None = nothing does.
 
-    The hash is over the stored text. A label of digits only does not exist, so a step of digits is the ledger's own.
+    The hash is over the stored text.
     """
-    step: str | int = int(action.step) if action.step.isdecimal() else action.step
     if action.phase not in ("do", "undo", "correct"):
         return "phase"
     phase: Phase = "do" if action.phase == "do" else "undo" if action.phase == "undo" else "correct"
-    if action.action_id != action_id(action.tenant, action.run, step, action.revision, phase):
+    if action.action_id != action_id(action.tenant, action.run, step_of(action.step), action.revision, phase):
         return "action_id"
     if action.arguments_sha256 != sha256_of(action.arguments):
         return "arguments_sha256"

@@ -45,7 +45,7 @@ WITH due AS MATERIALIZED (
 SELECT c.action_id, c.tenant, c.run, c.step, c.revision, c.phase, c.tool, c.tool_version, c.class, c.effect, c.target,
        c.provider, c.account, c.arguments, c.arguments_sha256, c.amount_minor, c.currency, c.key, c.fence,
        c.attempt_count, c.not_sent_count, c.in_doubt, c.no_resend, c.first_sent_at, c.quiet_from, c.absent_count,
-       c.last_absent_at, c.lookup_count, c.uncertain_since, c.last_error_code, counterfoil.now() AS as_of,
+       c.last_absent_at, c.lookup_count, c.last_error_code, counterfoil.now() AS as_of,
        p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
        p.arguments AS of_arguments, t.receipt AS late_receipt, t.result AS late_result
 FROM claimed AS c

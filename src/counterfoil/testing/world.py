@@ -139,9 +139,8 @@ class World:
 
     def advance(self, seconds: float) -> None:
         """Moves the ledger's clock and the sandbox's on, together."""
-        with psycopg.connect(self.owner_url) as connection:
-            self.moved_s += seconds
-            connection.execute(_SQL["advance"].text.replace(":seconds", str(float(seconds))).encode())
+        advance_ledger(self.owner_url, seconds)
+        self.moved_s += seconds
         self.sandbox.advance(seconds)
 
     @contextmanager
@@ -226,3 +225,9 @@ class World:
     def _next_due_s(self) -> float | None:
         row = self.ledger.row(_SQL["next_due"], {"uncertain_after_s": self.settings.reconciler.uncertain_after_s})
         return None if row is None or row["wait_s"] is None else float(row["wait_s"])
+
+
+def advance_ledger(owner_url: str, seconds: float) -> None:
+    """Moves a test database's clock on, for every connection, by replacing the function that it is."""
+    with psycopg.connect(owner_url) as connection:
+        connection.execute(_SQL["advance"].text.replace(":seconds", str(float(seconds))).encode())
