@@ -5,7 +5,7 @@ Whatever is refused is refused here, before any row exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -25,6 +25,7 @@ from counterfoil.providers.spec import AUDIENCES_APPROVED, ToolSpec
 
 REF_CHARS_MAX = 400
 REASON_CHARS_MAX = 500
+VERSION_CHARS_MAX = 255
 IDS_BYTES_MAX = 2400
 """Tenant, run and step (or ref) together, in UTF-8: one row of a Postgres index holds 2704 bytes."""
 
@@ -40,6 +41,25 @@ class DoorRules:
     """Tools that need an approval here."""
     approval_above_minor: Mapping[str, int] = field(default_factory=dict)
     """By tool: amounts above this need an approval."""
+    two_person: frozenset[str] = frozenset()
+    """Tools whose approval takes two persons."""
+    expiry_s: float = 86_400.0
+    """How long a proposal may wait for its decision, and an approved action for its first attempt."""
+    bulk_above: int = 1
+    """Irreversible actions of one effect in one run beyond this many need an approval, whatever the code says."""
+
+    def needs_approval(
+        self, spec: ToolSpec, audience: Sequence[str], amount_minor: int | None, *, has_correction: bool
+    ) -> bool:
+        """What the code asks for, and what the configuration asks for beyond it. A bulk is judged where it is recorded."""
+        above = self.approval_above_minor.get(spec.name)
+        return (
+            spec.needs_approval(audience)
+            or (spec.cls is ToolClass.IRREVERSIBLE and spec.correction is not None and not has_correction)
+            or spec.name in self.approval_tools
+            or not self.audiences_always.isdisjoint(audience)
+            or (above is not None and (amount_minor is None or amount_minor > above))
+        )
 
 
 DOOR_RULES = DoorRules()
@@ -76,6 +96,18 @@ class Intent:
     not_before: datetime | None
     supersedes: str | None
     ref: str | None
+    parent: str | None
+    """The recorded action that this one is about."""
+    staged: bool
+    correction: str | None = field(repr=False)
+    effect_scope: str
+    reads_version: bool
+    expected_version: str | None
+    bulk_above: int
+    people: int
+    expiry_s: float
+    proposal: str | None
+    place: int | None
 
     def parameters(self) -> dict[str, object]:
         """The values as a driver takes them."""
@@ -100,7 +132,12 @@ class CheckedCall:
     amount_minor: int | None
     currency: str | None
     compensation: str | None = field(repr=False)
+    correction: str | None = field(repr=False)
     needs_approval: bool
+    people: int
+    rules: DoorRules = field(repr=False)
+    expected_version: str | None = None
+    parent: str | None = None
 
     def at(
         self,
@@ -112,8 +149,12 @@ class CheckedCall:
         ref: str | None = None,
         repeat: str | None = None,
         not_before: datetime | None = None,
+        staged: bool = False,
+        proposal: str | None = None,
+        place: int | None = None,
     ) -> Intent:
-        """The intent at this place: a label, or the ledger's own number. With `repeat` it may be a second one."""
+        """The intent at this place: a label, or the ledger's own number. With `repeat` it may be a second one; with
+        `proposal` it is step `place` of that plan."""
         spec = self.spec
         return Intent(
             action_id=action_id(self.tenant, self.run, step, revision, "do"),
@@ -143,6 +184,17 @@ class CheckedCall:
             not_before=not_before,
             supersedes=supersedes,
             ref=ref,
+            parent=self.parent,
+            staged=staged,
+            correction=self.correction,
+            effect_scope=spec.effect_scope,
+            reads_version=spec.resource_version is not None,
+            expected_version=self.expected_version,
+            bulk_above=self.rules.bulk_above,
+            people=self.people,
+            expiry_s=self.rules.expiry_s,
+            proposal=proposal,
+            place=place,
         )
 
 
@@ -154,19 +206,31 @@ def check_call(
     run: str,
     actor: str,
     rules: DoorRules = DOOR_RULES,
+    expected_version: str | None = None,
+    parent: str | None = None,
 ) -> CheckedCall:
     """The call, if it may be recorded. Raises `ArgumentError` with the path of the first thing that is wrong.
 
     `arguments` are a model's JSON text or an object from code. Run and tenant must have passed `check_run`.
+    `expected_version` is the resource's version that the caller has seen; `parent` the action that a plan's step is about.
     """
     if spec.cls is ToolClass.PURE:
         raise ArgumentError(f"{spec.name} is pure: call it, it leaves no row.", path="$", code="pure_tool")
-    if spec.takes_of:
-        raise ArgumentError(f"{spec.name} undoes another action: a run's unwind calls it.", path="$", code="undo_tool")
+    if spec.takes_of and parent is None:
+        raise ArgumentError(
+            f"{spec.name} is about another action: a run's unwind calls it, or a plan.", path="$", code="undo_tool"
+        )
+    if not spec.takes_of and parent is not None:
+        raise ArgumentError(f"{spec.name} is about no other action.", path="$.of", code="unknown_argument")
+    if expected_version is not None:
+        check_id(expected_version, "resource_version", VERSION_CHARS_MAX)
+        if spec.resource_version is None:
+            raise ArgumentError(f"{spec.name} reads no version.", path="resource_version", code="unknown_argument")
     values = checked_arguments(spec, arguments, rules=rules)
     text = canonical_json(values, bytes_max=rules.arguments_bytes_max)
     audience = tuple(spec.audience_of(values))
     amount_minor, currency = _amount(spec, values)
+    correction = spec.correction_of(values)
     return CheckedCall(
         spec=spec,
         tenant=tenant,
@@ -180,7 +244,12 @@ def check_call(
         amount_minor=amount_minor,
         currency=currency,
         compensation=_compensation(spec, values),
-        needs_approval=_needs_approval(spec, audience, amount_minor, rules),
+        correction=None if correction is None else canonical_json(correction),
+        needs_approval=rules.needs_approval(spec, audience, amount_minor, has_correction=correction is not None),
+        people=2 if spec.name in rules.two_person else 1,
+        rules=rules,
+        expected_version=expected_version,
+        parent=parent,
     )
 
 
@@ -232,14 +301,3 @@ def _compensation(spec: ToolSpec, arguments: Mapping[str, Json]) -> str | None:
     """What would take this call back, written down before the call."""
     compensation = spec.compensation_of(arguments, "not recorded")
     return None if compensation is None else canonical_json(compensation)
-
-
-def _needs_approval(spec: ToolSpec, audience: tuple[str, ...], amount_minor: int | None, rules: DoorRules) -> bool:
-    """What the code asks for, and what the configuration asks for beyond it."""
-    above = rules.approval_above_minor.get(spec.name)
-    return (
-        spec.needs_approval(audience)
-        or spec.name in rules.approval_tools
-        or not rules.audiences_always.isdisjoint(audience)
-        or (above is not None and (amount_minor is None or amount_minor > above))
-    )

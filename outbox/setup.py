@@ -22,6 +22,9 @@ def door_rules(settings: Settings) -> DoorRules:
             for name, tool in settings.tool.items()
             if tool.approval_above_minor is not None
         },
+        two_person=frozenset(settings.approval.two_person),
+        expiry_s=settings.approval.expiry_s,
+        bulk_above=settings.approval.bulk_above,
     )
 
 

@@ -57,10 +57,19 @@ class Registry:
         newest = {name: self.get(name) for name in self.names()}
         for identity, spec in self._tools.items():
             lookup = _lookup_function(spec)
+            _check_scope(spec, newest)
             undo_tools = {k: v for k, v in newest.items() if v.takes_of} if callable(spec.undo) else {}
             if isinstance(spec.undo, str):
                 undo_tools = {spec.undo: _undo_tool(spec, newest)}
-            self._tools[identity] = replace(spec, lookup=lookup, undo_tools=MappingProxyType(undo_tools))
+            self._tools[identity] = replace(
+                spec,
+                lookup=lookup,
+                resource_version=_version_function(spec),
+                undo_tools=MappingProxyType(undo_tools),
+                correction_tools=MappingProxyType(
+                    {k: v for k, v in newest.items() if spec.correction and v.effect and not v.takes_of}
+                ),
+            )
 
     def get(self, name: str, version: int | None = None) -> ToolSpec:
         """The tool, its newest version by default. Raises ConfigError naming the nearest."""
@@ -147,6 +156,35 @@ def _lookup_function(spec: ToolSpec) -> Callable[..., object] | bool | None:
         if name == "key" and not spec.takes_key and spec.adapter is None:
             raise _refused(spec, "its look-up asks by `key`, which the tool does not send: add `*, key: str`", "")
     return function
+
+
+def _version_function(spec: ToolSpec) -> Callable[..., object] | bool | None:
+    """What reads the version of the tool's resource: it takes arguments of the tool, and `of`."""
+    if spec.resource_version is None or isinstance(spec.resource_version, bool):
+        return spec.resource_version
+    function: object = spec.resource_version
+    if isinstance(function, str):
+        function = vars(importlib.import_module(spec.function.__module__)).get(function)
+    if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
+        raise _refused(
+            spec, f"its resource_version {spec.resource_version!r} is no plain function of the same module", ""
+        )
+    for name, parameter in inspect.signature(function).parameters.items():
+        known = name in spec.arguments.names or (name == "of" and spec.takes_of)
+        if not known and parameter.default is parameter.empty:
+            raise _refused(spec, f"its resource_version takes {name!r}, which is no argument of the tool", "")
+    return function
+
+
+def _check_scope(spec: ToolSpec, tools: dict[str, ToolSpec]) -> None:
+    """One effect has one scope: otherwise who excludes whom would depend on who came first."""
+    for other in tools.values():
+        if spec.effect is not None and other.effect == spec.effect and other.effect_scope != spec.effect_scope:
+            raise _refused(
+                spec,
+                f"its effect {spec.effect!r} has scope {spec.effect_scope!r}, with {other.name!r} {other.effect_scope!r}",
+                "Give all tools of one effect the same `effect_scope`.",
+            )
 
 
 def _refused(spec: ToolSpec, why: str, fix: str) -> ToolDefinitionError:

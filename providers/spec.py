@@ -25,6 +25,8 @@ Target = str | Callable[[Mapping[str, Json]], str]
 Audience = Sequence[str] | Callable[[Mapping[str, Json]], Sequence[str]]
 Undo = str | Callable[[Mapping[str, Json]], Mapping[str, object] | None]
 """A tool's name (it gets the arguments of the same name), or a function giving `{"tool": …, "arguments": {…}}`."""
+Correction = Callable[[Mapping[str, Json]], Mapping[str, object] | None]
+"""A function of the arguments giving `{"tool": …, "arguments": {…}}`: the message that could be sent afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,8 +50,13 @@ class ToolSpec:
     receipt: str = "id"
     approval: Literal["always", "never"] | None = None
     uncertain: Literal["operator_review"] | None = None
-    resource_version: str | Callable[..., object] | None = None
-    correction: str | Callable[..., object] | None = None
+    effect_scope: Literal["run", "tenant"] = "run"
+    """Within what no other tool may have the same effect on the same target under way."""
+    resource_version: str | Callable[..., object] | bool | None = None
+    """Reads the version of what the call changes: a function of its arguments, or (adapter) True."""
+    correction: Correction | None = None
+    lapses: str | None = None
+    """The result field with the time, in UTC, at which the effect lapses by itself, such as a hold's end."""
     lookup: str | Callable[..., object] | bool | None = None
     adapter: str | None = None
     """`module:Class` of the provider's adapter; None = the function itself is called."""
@@ -63,6 +70,7 @@ class ToolSpec:
     file: str = ""
     line: int = 0
     undo_tools: Mapping[str, ToolSpec] = field(default_factory=dict, repr=False)
+    correction_tools: Mapping[str, ToolSpec] = field(default_factory=dict, repr=False)
 
     @property
     def queue(self) -> str:
@@ -147,6 +155,20 @@ class ToolSpec:
             return {"tool": undo.name, "arguments": undo.validate(chosen)}
         except ArgumentError as exc:
             raise ArgumentError(refused, path=exc.path, code="no_compensation") from exc
+
+    def correction_of(self, arguments: Mapping[str, Json]) -> dict[str, Json] | None:
+        """`{"tool": …, "arguments": {…}}` that could tell people about this call afterwards; None when there is none, or
+        when these arguments do not fill it: then a person decides before the call."""
+        if self.correction is None:
+            return None
+        try:
+            built = _ask(self.correction, arguments, code="no_correction", tool=self.name)
+            if not isinstance(built, Mapping) or not isinstance(built.get("arguments"), Mapping):
+                return None
+            teller = self.correction_tools.get(str(built.get("tool")))
+            return None if teller is None else {"tool": teller.name, "arguments": teller.validate(built["arguments"])}
+        except ArgumentError:
+            return None
 
     def schema(self) -> dict[str, object]:
         """What a model is shown: name, description, parameters; reserved and injected names are absent."""

@@ -14,7 +14,7 @@ from typing import Literal, NoReturn, Required, TypedDict, TypeVar, Unpack
 from counterfoil.ledger.errors import ToolDefinitionError
 from counterfoil.providers.arguments import Arguments, SignatureRefused, arguments_of, result_fields_of
 from counterfoil.providers.contract import Contract, ToolClass
-from counterfoil.providers.spec import Audience, Target, ToolSpec, Undo
+from counterfoil.providers.spec import Audience, Correction, Target, ToolSpec, Undo
 
 SPEC_ATTRIBUTE = "__counterfoil_tool__"
 MODULE_ATTRIBUTE = "__counterfoil_tools__"
@@ -23,6 +23,7 @@ _WORD_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "approval": (None, "always", "never"),
     "once_scope": ("run", "tenant"),
+    "effect_scope": ("run", "tenant"),
     "uncertain": (None, "operator_review"),
     "on_absent": ("operator_review", "not_executed"),
 }
@@ -72,9 +73,17 @@ class Keywords(TypedDict, total=False):
     """1 by default; raise it when a recorded call must not run under the new code."""
     provider: str | None
     """Names the queue and the limits; the module's last name by default."""
-    resource_version: str | Callable[..., object] | None
+    effect_scope: Literal["run", "tenant"]
+    """Within what no other tool may have the same effect on the same target under way; run."""
+    resource_version: str | Callable[..., object] | bool | None
+    """The function that reads the version of what the call changes, or its name; with `adapter`, True. It is read when the
+    call is proposed and compared right before the effect: what was decided about one version is not done to another."""
     approval: Literal["always", "never"] | None
-    correction: str | Callable[..., object] | None
+    """Whether a person approves each call first. None: of irreversible tools, and of what the public or legal sees."""
+    correction: Correction | None
+    """A function of the arguments giving the message that could be sent afterwards, as `{"tool": …, "arguments": {…}}`."""
+    lapses: str
+    """The result field with the UTC time at which the effect lapses by itself; a plan that needs it is decided before."""
     adapter: str | None
     """`module:Class` that makes the call, where the function is only the signature."""
 
@@ -132,8 +141,10 @@ class _Declaration:
             receipt=given.get("receipt", "id"),
             approval=given.get("approval"),
             uncertain=given.get("uncertain"),
+            effect_scope=given.get("effect_scope", "run"),
             resource_version=given.get("resource_version"),
             correction=given.get("correction"),
+            lapses=given.get("lapses"),
             lookup=given.get("lookup"),
             adapter=given.get("adapter"),
             result_fields=result_fields_of(function) or (given.get("receipt", "id"),),
@@ -227,6 +238,10 @@ class _Declaration:
             self.refuse("`lookup_lag_s` is given without a `lookup`")
         if own_function and lookup is True:
             self.refuse("`lookup` is the look-up function or its name")
+        if own_function and given.get("resource_version") is True:
+            self.refuse("`resource_version` is the function that reads it, or its name")
+        if given.get("correction") is not None and not callable(given.get("correction")):
+            self.refuse("`correction` is a function of the arguments")
         if own_function and "key" not in injected and (ttl_s is not None or given.get("unique")):
             self.refuse("it promises a provider key but does not take one", fix="Add the parameter `*, key: str`.")
         if kind is not ToolClass.PURE and ttl_s is None and not lookup and given.get("uncertain") is None:

@@ -5,14 +5,16 @@ SELECT epoch, state, deadline_at FROM counterfoil.open_run(
   :tenant, :run, :actor, :deadline_s, :parent, :parent_epoch);
 
 -- name: lock_and_read
-SELECT state, calls_count, deadline_at, actions, refs FROM counterfoil.lock_and_read(:tenant, :run, :epoch);
+SELECT state, calls_count, deadline_at, pivot, actions, refs FROM counterfoil.lock_and_read(:tenant, :run, :epoch);
 
 -- name: propose
 SELECT created, found_by, action_id, tool, arguments_sha256, state
 FROM counterfoil.propose(
   :action_id, :tenant, :run, :step, :seq, :revision, :actor, :tool, :tool_version, :class, :effect, :target, :provider,
   :account, :queue, :arguments, :arguments_sha256, CAST(:audience AS text[]), :compensation, :once_key, :repeat_reason,
-  CAST(:amount_minor AS bigint), :currency, :needs_approval, CAST(:not_before AS timestamptz), :supersedes, :ref);
+  CAST(:amount_minor AS bigint), :currency, :needs_approval, CAST(:not_before AS timestamptz), :supersedes, :ref,
+  :parent, :staged, :correction, :effect_scope, :reads_version, :expected_version, :bulk_above, :people, :expiry_s,
+  :proposal, CAST(:place AS integer));
 
 -- name: add_ref
 SELECT counterfoil.add_ref(:tenant, :run, :ref, :action_id);

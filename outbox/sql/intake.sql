@@ -30,7 +30,7 @@ FROM counterfoil.propose_intake(
   :intake_id, :action_id, :tenant, :run, :step, :seq, :revision, :actor, :tool, :tool_version, :class, :effect, :target,
   :provider, :account, :queue, :arguments, :arguments_sha256, CAST(:audience AS text[]), :compensation, :once_key,
   :repeat_reason, CAST(:amount_minor AS bigint), :currency, :needs_approval, CAST(:not_before AS timestamptz),
-  :supersedes, :ref);
+  :supersedes, :ref, :correction, :effect_scope, :reads_version, :expected_version, :bulk_above, :people, :expiry_s);
 
 -- name: refuse_intake
 -- What no check lets through is told in the row, and is in nobody's way any more.

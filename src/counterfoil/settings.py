@@ -15,7 +15,15 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from counterfoil.ledger.errors import ConfigError
-from counterfoil.settings_providers import Count, ProviderSettings, Seconds, Section, ToolSettings, read_secret_file
+from counterfoil.settings_providers import (
+    Count,
+    ProviderSettings,
+    Seconds,
+    SecondsOrZero,
+    Section,
+    ToolSettings,
+    read_secret_file,
+)
 from counterfoil.settings_sources import explain, find_file, merge, read_environ, read_file
 
 KEY_SECRET_BYTES_MIN = 32
@@ -103,6 +111,10 @@ class Approval(Section):
     expiry_s: Seconds = 86_400  # a day: what was seen yesterday is not what would be approved today
     audiences_always: tuple[str, ...] = ("public", "legal")  # what reaches them cannot be taken back
     two_person: tuple[str, ...] = ()  # names of tools; a policy of the house, so none by default
+    bulk_above: Count = (
+        1  # a second letter to somebody may be a bulk that begins: irreversible calls of one effect, a run
+    )
+    hold_margin_s: SecondsOrZero = 3600  # a plan is decided this long before what it has staged lapses
 
     @field_validator("audiences_always")
     @classmethod

@@ -1,0 +1,1 @@
+-- How people decide about actions in review.

@@ -1,0 +1,1 @@
+-- Corrections, and what an unwind makes of stagings, plans and corrections.
