@@ -16,7 +16,7 @@ ALTER TABLE counterfoil.action
   ADD CONSTRAINT action_parent CHECK (phase = 'do' OR parent_action_id IS NOT NULL);
 CREATE INDEX action_proposal ON counterfoil.action (proposal_id, place) WHERE proposal_id IS NOT NULL;
 CREATE INDEX action_effect_open ON counterfoil.action (tenant, effect, target)
-  WHERE phase = 'do' AND superseded_by IS NULL
+  WHERE phase = 'do'
     AND state IN ('proposed', 'awaiting_approval', 'ready', 'executing', 'retryable_failure', 'uncertain',
                   'reconciling', 'operator_review');
 CREATE INDEX action_effect_day ON counterfoil.action (tenant, effect, created_at) WHERE phase = 'do';

@@ -16,7 +16,6 @@ BEGIN
   RETURN (
     SELECT a.action_id FROM counterfoil.action AS a
     WHERE a.tenant = p_tenant AND a.effect = p_effect AND a.target = p_target AND a.phase = 'do'
-      AND a.superseded_by IS NULL
       AND a.state IN ('proposed', 'awaiting_approval', 'ready', 'executing', 'retryable_failure', 'uncertain',
                       'reconciling', 'operator_review')
       AND a.tool <> p_tool AND (scope IS NULL OR a.run = scope) AND a.action_id IS DISTINCT FROM p_except
@@ -101,7 +100,7 @@ DECLARE
 BEGIN
   PERFORM counterfoil.check_principal(p_tenant);
   SELECT r.state, r.deadline_at INTO run_state, run_deadline
-  FROM counterfoil.run AS r WHERE r.tenant = p_tenant AND r.run = p_run FOR UPDATE;
+  FROM counterfoil.run AS r WHERE r.tenant = p_tenant AND r.run = p_run FOR NO KEY UPDATE;
   IF run_state IS DISTINCT FROM 'open' THEN
     RAISE EXCEPTION 'run is %: no new plan', coalesce(run_state, 'unknown') USING ERRCODE = 'CF403';
   END IF;

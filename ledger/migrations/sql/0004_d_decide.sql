@@ -23,6 +23,9 @@ DECLARE
   digest_now text;
   approved integer;
 BEGIN
+  -- The run, its actions, the proposal: the order in which agents lock them, too.
+  PERFORM FROM counterfoil.run AS r JOIN counterfoil.proposal AS x ON x.tenant = r.tenant AND x.run = r.run
+  WHERE x.proposal_id = p_proposal FOR NO KEY UPDATE OF r;
   PERFORM FROM counterfoil.action AS a WHERE a.proposal_id = p_proposal ORDER BY a.place, a.action_id FOR UPDATE;
   SELECT * INTO p FROM counterfoil.proposal AS x WHERE x.proposal_id = p_proposal FOR UPDATE;
   IF NOT FOUND OR NOT counterfoil.serves(p.tenant) THEN
@@ -130,7 +133,7 @@ BEGIN
   IF NOT FOUND OR NOT counterfoil.serves(a.tenant) THEN
     RAISE EXCEPTION 'no such action' USING ERRCODE = 'CF404';
   END IF;
-  PERFORM FROM counterfoil.run AS r WHERE r.tenant = a.tenant AND r.run = a.run FOR UPDATE;  -- gives the next seq
+  PERFORM FROM counterfoil.run AS r WHERE r.tenant = a.tenant AND r.run = a.run FOR NO KEY UPDATE;  -- the next seq
   PERFORM FROM counterfoil.action AS x WHERE x.proposal_id = a.proposal_id ORDER BY x.place, x.action_id FOR UPDATE;
   SELECT * INTO p FROM counterfoil.proposal AS x WHERE x.proposal_id = a.proposal_id FOR UPDATE;
   SELECT * INTO a FROM counterfoil.action AS x WHERE x.action_id = p_action_id;
