@@ -376,10 +376,10 @@ DECISIONS = {
 
 @pytest.fixture
 def decide(database: Database) -> Callable[..., None]:
-    """A person's decision about the one action of `tool` that is in review, under the operators' login."""
+    """A person's decision about the one action of `tool` that is in review, written by the owner: no other login may."""
 
-    def by_operator(decision: str, tool: str, receipt: str = "by_hand") -> None:
-        with psycopg.connect(database.url("operator")) as connection:
+    def by_owner(decision: str, tool: str, receipt: str = "by_hand") -> None:
+        with psycopg.connect(database.url("owner")) as connection:
             moved = connection.execute(
                 f"UPDATE counterfoil.action SET {DECISIONS[decision]}, changed_by = 'alice', change_reason = 'looked'"
                 " WHERE state = 'operator_review' AND tool = %(tool)s".encode(),
@@ -387,7 +387,7 @@ def decide(database: Database) -> Callable[..., None]:
             )
             assert moved.rowcount == 1
 
-    return by_operator
+    return by_owner
 
 
 @pytest.fixture

@@ -48,10 +48,11 @@ def test_inside_first_the_newest_first(
     ]:
         ship(order, who)
     with psycopg.connect(database.url("operator")) as connection:
-        connection.execute(
-            "UPDATE counterfoil.action SET state = 'ready', ready_at = counterfoil.now(), approval_id = 'a1',"
-            " changed_by = 'alice' WHERE state = 'awaiting_approval'"
-        )
+        answers = connection.execute(
+            "SELECT d.answer FROM counterfoil.proposal AS p, LATERAL counterfoil.decide("
+            " p.proposal_id, 'approved', counterfoil.proposal_digest(p.proposal_id), 'alice', 'cli') AS d"
+        ).fetchall()
+    assert answers == [("approved",)] * 2
     world.settle()
     unwind()
     world.settle()
