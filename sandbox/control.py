@@ -14,6 +14,7 @@ from aiohttp import web
 from counterfoil.sandbox.faults import Rule
 from counterfoil.sandbox.gateway import Gateway
 from counterfoil.sandbox.jira_issues import count_open
+from counterfoil.sandbox.mail import count_drafts
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.wire import Provider
 
@@ -27,6 +28,8 @@ _COUNTED = {
     "transitions": ("jira", "transition"),
     "comments": ("jira", "comment"),
     "comments_deleted": ("jira", "comment_deletion"),
+    "drafts_created": ("mail", "draft"),
+    "drafts_deleted": ("mail", "draft_deletion"),
     "customer_messages": ("mail", "customer_message"),
     "shipments": ("warehouse", "shipment"),
     "shipments_cancelled": ("warehouse", "shipment_cancellation"),
@@ -36,7 +39,8 @@ _COUNTED = {
 def counts(store: Store) -> dict[str, int]:
     """Durable effects by name. A charge counts when money moved: on success, or on capture of a hold."""
     have = store.count_effects()
-    return {name: have.get(kind, 0) for name, kind in _COUNTED.items()} | {"tickets_open": count_open(store)}
+    standing = {"tickets_open": count_open(store), "drafts_open": count_drafts(store)}
+    return {name: have.get(kind, 0) for name, kind in _COUNTED.items()} | standing
 
 
 class Control:

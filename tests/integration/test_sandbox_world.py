@@ -165,6 +165,56 @@ def test_mail(sandbox: Sandbox) -> None:
     assert len(requests.get(url, params={"to": "bob@example.com"}, timeout=5).json()["messages"]) == 0
 
 
+def test_mail_drafts(sandbox: Sandbox) -> None:
+    """A draft is nobody's message until it is sent, once, under a key; a deleted one stays deleted."""
+    url = sandbox.mail.url
+
+    def post(path: str, key: str, body: dict[str, str] | None = None) -> requests.Response:
+        return requests.post(f"{url}{path}", json=body, headers={"Idempotency-Key": key}, timeout=5)
+
+    made = [post("/drafts", "d1", MAIL) for _ in range(2)]
+    assert [(answer.status_code, answer.json()["id"]) for answer in made] == [
+        (201, made[0].json()["id"]),
+        (200, made[0].json()["id"]),
+    ]
+    assert post("/drafts", "d1", {**MAIL, "template": "other"}).json()["error"] == "idempotency_key_reused"
+    assert post("/drafts", "d2", {"template": "reship"}).status_code == 422
+    [draft] = requests.get(f"{url}/drafts", params={"key": "d1"}, timeout=5).json()["drafts"]
+    assert requests.get(f"{url}/drafts/{draft['id']}", timeout=5).json() == draft
+    assert requests.get(f"{url}/drafts", params={"key": "x"}, timeout=5).json()["drafts"] == []
+    assert (sandbox.count("drafts_open"), sandbox.count("customer_messages")) == (1, 0)
+
+    sent = [post(f"/drafts/{draft['id']}/send", "s1") for _ in range(2)]
+    assert [answer.status_code for answer in sent] == [201, 200]
+    assert sent[0].json() == sent[1].json()
+    assert post(f"/drafts/{draft['id']}/send", "s2").json()["error"] == "already_sent"
+    assert requests.delete(f"{url}/drafts/{draft['id']}", timeout=5).status_code == 409
+    [message] = requests.get(url, params={"key": "s1"}, timeout=5).json()["messages"]
+    assert (message["to"], message["draft"]) == (MAIL["to"], draft["id"])
+    assert (sandbox.count("drafts_open"), sandbox.count("customer_messages")) == (0, 1)
+
+    other = post("/drafts", "d3", MAIL).json()["id"]
+    assert [requests.delete(f"{url}/drafts/{other}", timeout=5).status_code for _ in range(2)] == [200, 200]
+    assert post("/drafts", "d3", MAIL).json()["status"] == "deleted", "a late repeat brings nothing back"
+    assert post(f"/drafts/{other}/send", "s3").status_code == 410
+    assert requests.get(f"{url}/drafts/nothing", timeout=5).status_code == 404
+    assert sandbox.counts() | {"drafts_created": 2, "drafts_deleted": 1, "customer_messages": 1} == sandbox.counts()
+
+
+def test_mail_drafts_meet_faults(sandbox: Sandbox) -> None:
+    """A gateway that lies about a draft or its sending hides one effect; the key finds it, and a resend is no second."""
+    url, key = sandbox.mail.url, {"Idempotency-Key": "k"}
+    sandbox.mail.fault("504_after_commit", on="drafts.create")
+    assert requests.post(f"{url}/drafts", json=MAIL, headers=key, timeout=5).status_code == 504
+    [draft] = requests.get(f"{url}/drafts", params={"key": "k"}, timeout=5).json()["drafts"]
+    sandbox.mail.fault("504_after_commit", on="drafts.send")
+    answers = [requests.post(f"{url}/drafts/{draft['id']}/send", headers=key, timeout=5) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [504, 200]
+    sandbox.mail.fault("504_before_commit", on="drafts.delete")
+    assert requests.delete(f"{url}/drafts/{draft['id']}", timeout=5).status_code == 504
+    assert (sandbox.count("drafts_created"), sandbox.count("customer_messages")) == (1, 1)
+
+
 def test_attempt_log(sandbox: Sandbox) -> None:
     """The log shows each request with body, key and the status sent, and no authorization."""
     charge(sandbox, "k")
