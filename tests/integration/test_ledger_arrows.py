@@ -230,6 +230,12 @@ INTENT = {
     "expected_resource_version": "'v2'",
     "deadline_at": "counterfoil.now()",
     "created_at": "counterfoil.now() - interval '1 day'",
+    "proposal_id": "'P-AAAAAAAAAAAA'",
+    "place": "7",
+    "staged": "NOT staged",
+    "correction": "'{}'",
+    "effect_scope": "'tenant'",
+    "reads_version": "NOT reads_version",
 }
 
 
@@ -360,15 +366,37 @@ def test_ended_and_found_after_all_is_never_sent_again(rows: Rows) -> None:
             assert sqlstate(rows.owner, query, {"to": "permanent_failure", "id": action_id}) is None
 
 
+APPROVE = """
+INSERT INTO counterfoil.approval (subject_id, action_id, tenant, digest, people, expires_at)
+SELECT 'P-AAAAAAAAAAAA', a.action_id, a.tenant, {digest}, 1, t
+FROM counterfoil.action AS a CROSS JOIN LATERAL (SELECT counterfoil.now() + interval '{lasts}') AS x (t)
+WHERE a.action_id = %s RETURNING approval_id
+"""
+OWNER = "SELECT action_id FROM counterfoil.approval WHERE approval_id = %s"
+
+
 def test_gated_row_needs_its_approval(rows: Rows) -> None:
-    """Without an approval's id a gated row neither turns ready nor is claimed."""
+    """Without the approval of exactly this intent a gated row neither turns ready nor is claimed, whoever asks."""
     waiting = rows.build("awaiting_approval", needs_approval=True)
     ready = rows.build("ready", needs_approval=True)
     assert sqlstate(rows.owner, MOVE, {"to": "ready", "id": waiting}) == "CF403"
     assert sqlstate(rows.owner, MOVE, {"to": "executing", "id": ready}) == "CF403"
     assert sqlstate(rows.owner, MOVE, {"to": "ready", "id": rows.build("proposed", needs_approval=True)}) == "CF403"
-    approved = MOVE.replace("SET state", "SET approval_id = 'apr_1', state")
-    assert sqlstate(rows.owner, approved, {"to": "ready", "id": waiting}) is None
+    given = {
+        name: rows.one(APPROVE.format(digest=digest, lasts=lasts), action)["approval_id"]
+        for name, action, digest, lasts in (
+            ("own", waiting, "counterfoil.intent_digest(a, t)", "1 minute"),
+            ("another's", ready, "counterfoil.intent_digest(a, t)", "1 minute"),
+            ("of another intent", rows.build("awaiting_approval"), "repeat('0', 64)", "1 minute"),
+            ("expired", rows.build("awaiting_approval"), "counterfoil.intent_digest(a, t)", "-1 minute"),
+        )
+    }
+    owner_of = {name: rows.one(OWNER, approval)["action_id"] for name, approval in given.items()}
+    approved = MOVE.replace("SET state", "SET approval_id = %(approval)s, state")
+    for name, action in {**owner_of, "another's": waiting, "made up": waiting}.items():
+        rows.execute(action, "needs_approval = true")
+        answer = sqlstate(rows.owner, approved, {"to": "ready", "id": action, "approval": given.get(name, "apr_1")})
+        assert answer == (None if name == "own" else "CF403"), name
 
 
 def test_history_is_append_only_for_the_owner_too(rows: Rows) -> None:

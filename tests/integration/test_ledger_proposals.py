@@ -157,21 +157,24 @@ def test_supersede_of_what_may_have_happened(rows: Rows) -> None:
 def test_supersede_against_approval(rows: Rows, at_once: AtOnce) -> None:
     """A reviewer approves while code supersedes: one of the two revisions can run, never both."""
     operator = rows.connect("operator")
-    approve = """UPDATE counterfoil.action SET state = 'ready', ready_at = counterfoil.now(), approval_id = 'apr'
-                 WHERE action_id = %s AND state = 'awaiting_approval' AND superseded_by IS NULL"""
+    approve = """SELECT d.answer FROM counterfoil.decide(
+                   %(p)s, 'approved', counterfoil.proposal_digest(%(p)s), 'alice', 'cli') AS d"""
     for number in range(5):
-        old = rows.build("awaiting_approval", run="sup3", step=f"n{number}")
-        answer, _ = at_once(
+        step = f"n{number}"
+        old = rows.propose(run="sup3", step=step, needs_approval=True)["action_id"]
+        proposal = rows.read(old)["proposal_id"]
+        made, decided = at_once(
             [
-                partial(rows.propose, run="sup3", step=f"n{number}", revision=2, supersedes=old),
-                partial(operator.execute, approve.encode(), (old,)),
+                partial(rows.propose, run="sup3", step=step, revision=2, supersedes=old, arguments="{}"),
+                lambda proposal=proposal: operator.execute(approve.encode(), {"p": proposal}).fetchone(),
             ]
         )
         states = {
             row["revision"]: row["state"]
-            for row in rows.all("SELECT * FROM counterfoil.action WHERE run = 'sup3' AND step = %s", f"n{number}")
+            for row in rows.all("SELECT * FROM counterfoil.action WHERE run = 'sup3' AND step = %s", step)
         }
-        assert states == ({1: "cancelled", 2: "ready"} if answer["created"] else {1: "ready"})
+        assert states == ({1: "cancelled", 2: "ready"} if made["created"] else {1: "ready"})
+        assert decided == {"answer": "decided" if made["created"] else "approved"}
 
 
 def test_once_key_is_free_after_an_end_and_taken_again_when_found(rows: Rows) -> None:

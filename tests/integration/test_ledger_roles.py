@@ -21,7 +21,7 @@ MATRIX = """
 table             agent  worker  operator  reader
 principal         .      .       .         .
 run               S      Su      S         S
-action            S      Su      Su        s
+action            S      Su      S         s
 step_ref          S      .       .         .
 attempt           S      SIu     S         s
 attempt_default   .      .       .         .
@@ -35,28 +35,40 @@ intake            SI     Su      S         s
 schema_version    S      S       S         S
 actions           S      S       S         S
 open_work         S      S       S         S
+proposal          S      S       S         s
+decision          .      S       S         s
+approval          .      S       S         .
+review            .      Su      S         s
+correction        .      S       S         s
+notice            .      SIu     S         .
+effect_lock       .      .       .         .
 """
 
 UPDATABLE = {
     ("worker", "run"): "state updated_at",
     ("worker", "action"): "state fence ready_at lease_until quiet_from first_sent_at last_sent_at attempt_count"
     " not_sent_count in_doubt no_resend absent_count last_absent_at uncertain_since lookup_count next_lookup_at key"
-    " key_version receipt result last_error_code last_error_field changed_by change_reason change_evidence",
+    " key_version receipt result last_error_code last_error_field changed_by change_reason change_evidence"
+    " expected_resource_version",
     ("worker", "attempt"): "finished_at outcome code evidence receipt result",
     ("worker", "outbox"): "not_before publish_count",
     ("worker", "intake"): "taken_at action_id error_code error_path",
     ("worker", "worker_heartbeat"): "worker queues started_at seen_at last_claim_at",
-    ("operator", "action"): "state approval_id ready_at lease_until fence no_resend in_doubt receipt last_error_code"
-    " uncertain_since next_lookup_at changed_by change_reason change_evidence",
+    ("worker", "review"): "answered_at answer evidence",
+    ("worker", "notice"): "tries next_try_at told_at",
 }
 
 HIDDEN_FROM_READERS = {
     "action": "arguments arguments_sha256 arguments_codec compensation receipt result once_key repeat_reason key key_version"
     " fence edited_from expected_resource_version approval_id once_held last_absent_at last_error_field changed_by"
-    " change_reason change_evidence",
+    " change_reason change_evidence correction",
     "attempt": "evidence receipt result",
     "intake": "arguments error_path",
     "history": "evidence approval_id",
+    "proposal": "note",
+    "decision": "digest reason",
+    "review": "receipt reason evidence",
+    "correction": "call",
 }
 
 FUNCTIONS = """
@@ -87,6 +99,23 @@ action_in_review .     .       .         .
 action_guard    .      .       .         .
 action_follow   .      .       .         .
 refuse_change   .      .       .         .
+open_plan       x      .       .         .
+check_place     .      .       .         .
+carry_approval  .      .       .         .
+effect_taken_by .      .       .         .
+pivot_of        x      x       x         .
+prune_effect_locks .   x       .         .
+netstring       x      x       x         .
+intent_digest   x      x       x         .
+proposal_digest x      x       x         .
+is_carried      x      x       x         .
+approval_gate   .      .       .         .
+plan_follow     .      .       .         .
+serves          .      .       .         .
+decide          .      .       x         .
+edit_step       .      .       x         .
+expire_proposal .      .       .         .
+expire_proposals .     x       .         .
 """
 
 DECIDED_BY_A_PERSON = {("awaiting_approval", "ready")} | {
@@ -235,27 +264,41 @@ def test_public_has_nothing(rows: Rows) -> None:
         assert not rows.one("SELECT has_function_privilege('public', 'counterfoil.later()', 'EXECUTE') AS may")["may"]
 
 
-def test_every_move_and_role(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
-    """Decisions are the operator's, every other move the worker's; both may withdraw a row or call it uncertain."""
+@pytest.fixture(scope="module")
+def door(shared_rows: Rows) -> str:
+    """A definer function that makes any move: what a door with a mistake in it could do under an operator's login."""
+    body = MOVE.replace("%(to)s", "p_to").replace("%(id)s", "p_id")
+    shared_rows.owner.execute(
+        "CREATE FUNCTION public.door(p_to text, p_id text) RETURNS void LANGUAGE sql SECURITY DEFINER"
+        f" SET search_path = pg_catalog, pg_temp AS $$ {body} $$".encode()
+    )
+    return "SELECT public.door(%(to)s, %(id)s)"
+
+
+def test_every_move_and_role(rows: Rows, logins: dict[str, psycopg.Connection[Any]], door: str) -> None:
+    """Decisions are the operator's, through doors; other moves the worker's; both may withdraw a row or call it uncertain."""
     for source, targets in ARROWS.items():
         for target in targets:
-            action_id = rows.build(source)
-            answer = {role: sqlstate(logins[role], MOVE, {"to": target, "id": action_id}) for role in ROLES}
+            move = {"to": target, "id": rows.build(source)}
+            answer = {role: sqlstate(logins[role], MOVE, move) for role in ROLES}
             decision = (source, target) in DECIDED_BY_A_PERSON
+            expired = target == State.STALE and source in (State.PROPOSED, State.AWAITING_APPROVAL)
             safe = target in (State.CANCELLED, State.UNCERTAIN)
             assert answer == {
                 "agent": "42501",
                 "reader": "42501",
                 "worker": "CF403" if decision else None,
-                "operator": None if decision or safe else "CF403",
+                "operator": "42501",
             }, (source, target)
+            through = sqlstate(logins["operator"], door, move)
+            assert through == (None if decision or safe or expired else "CF403"), (source, target)
 
 
-def test_operator_never_claims(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
-    """No statement of an operator reaches executing, and none of a worker leaves operator_review."""
+def test_operator_never_claims(rows: Rows, logins: dict[str, psycopg.Connection[Any]], door: str) -> None:
+    """No door of an operator reaches executing, and no statement of a worker leaves operator_review."""
     for state in set(State) - {State.EXECUTING}:
         expected = "CF403" if State.EXECUTING in ARROWS[state] else "CF409"
-        assert sqlstate(logins["operator"], MOVE, {"to": "executing", "id": rows.build(state)}) == expected, state
+        assert sqlstate(logins["operator"], door, {"to": "executing", "id": rows.build(state)}) == expected, state
     review = rows.build("operator_review", in_doubt=True)
     for target in set(State) - {State.OPERATOR_REVIEW}:
         assert sqlstate(logins["worker"], MOVE, {"to": target, "id": review}) in ("CF403", "CF409"), target

@@ -40,7 +40,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   WITH RECURSIVE up AS (
     SELECT r.pivot, r.parent_run FROM counterfoil.run AS r WHERE r.tenant = p_tenant AND r.run = p_run
     UNION ALL
-    SELECT p.pivot, p.parent_run FROM up JOIN counterfoil.run AS p ON p.tenant = p_tenant AND p.run = up.parent_run
+    SELECT p.pivot, p.parent_run FROM up CROSS JOIN LATERAL (   -- by key, level by level, however many runs there are
+      SELECT r.pivot, r.parent_run FROM counterfoil.run AS r WHERE r.tenant = p_tenant AND r.run = up.parent_run LIMIT 1
+    ) AS p
   )
   SELECT CASE WHEN bool_or(up.pivot = 'ahead') THEN 'ahead' WHEN bool_or(up.pivot = 'passed') THEN 'passed' END FROM up
 $$;
