@@ -49,6 +49,7 @@ def _create_draft(store: Store, request: Request) -> Reply:
         return Reply(200, store.get(DRAFT, known["id"]), _REPLAYED)
     _check_recipient(request.body)
     draft: Json = {**request.body, "id": store.new_id("drf_"), "status": "draft", "key": key, "created": store.now()}
+    draft["version"] = 1
     store.put(DRAFT, draft["id"], draft, parent=key or "")
     if key is not None:
         store.put(_DRAFT_KEY, key, {"id": draft["id"], "body": request.body})
@@ -65,6 +66,17 @@ def _retrieve_draft(store: Store, request: Request) -> Reply:
     return Reply(200, _load_draft(store, request))
 
 
+def _edit_draft(store: Store, request: Request) -> Reply:
+    """A person's hand in the mail program: other contents, another version."""
+    draft = _load_draft(store, request)
+    if draft["status"] != "draft":
+        raise _refuse(409, "no_draft", "Only what waits can be edited.")
+    draft |= {name: request.body[name] for name in ("to", "subject", "body") if name in request.body}
+    draft["version"] += 1
+    store.put(DRAFT, draft["id"], draft)
+    return Reply(200, draft)
+
+
 def _delete_draft(store: Store, request: Request) -> Reply:
     """Deleting twice is one effect; what was sent cannot be deleted."""
     draft = _load_draft(store, request)
@@ -78,7 +90,10 @@ def _delete_draft(store: Store, request: Request) -> Reply:
 
 
 def _send_draft(store: Store, request: Request) -> Reply:
-    """One message for each draft: the key that it went out under answers that message, another one is a 409."""
+    """One message for each draft: the key that it went out under answers that message, another one is a 409.
+
+    With `If-Match`, only this version of the draft is sent; any other is a 412.
+    """
     draft, key = _load_draft(store, request), _key_of(request)
     if draft["status"] == "deleted":
         raise _refuse(410, "draft_deleted", "This draft was deleted.")
@@ -87,7 +102,9 @@ def _send_draft(store: Store, request: Request) -> Reply:
         if key is None or message["key"] != key:
             raise _refuse(409, "already_sent", "This draft was sent.")
         return Reply(200, message, _REPLAYED)
-    content = {name: value for name, value in draft.items() if name not in ("status", "created")}
+    if request.headers.get("if-match") not in (None, str(draft["version"])):
+        raise _refuse(412, "other_version", "This draft was edited.")
+    content = {name: value for name, value in draft.items() if name not in ("status", "created", "version")}
     message = _deliver(store, {**content, "draft": draft["id"]}, key)
     store.put(DRAFT, draft["id"], {**draft, "status": "sent", "message": message["id"]})
     return Reply(201, message)
@@ -131,6 +148,7 @@ MAIL = Provider(
         Route("POST", "/drafts", "drafts.create", _create_draft),
         Route("GET", "/drafts", "drafts.list", _list_drafts),
         Route("GET", "/drafts/{id}", "drafts.retrieve", _retrieve_draft),
+        Route("PUT", "/drafts/{id}", "drafts.edit", _edit_draft),
         Route("DELETE", "/drafts/{id}", "drafts.delete", _delete_draft),
         Route("POST", "/drafts/{id}/send", "drafts.send", _send_draft),
         Route("*", "/{tail:.*}", "unknown", _not_found),

@@ -201,6 +201,21 @@ def test_mail_drafts(sandbox: Sandbox) -> None:
     assert sandbox.counts() | {"drafts_created": 2, "drafts_deleted": 1, "customer_messages": 1} == sandbox.counts()
 
 
+def test_an_edited_draft_is_another_version(sandbox: Sandbox) -> None:
+    """A draft that somebody edits gets a new version; sending under the old one is refused, and nothing goes out."""
+    drafts = f"{sandbox.mail.url}/drafts"
+    draft = requests.post(drafts, json=MAIL, timeout=5).json()
+    edited = requests.put(f"{drafts}/{draft['id']}", json={"to": "bob@example.com"}, timeout=5).json()
+    assert (draft["version"], edited["version"], edited["to"]) == (1, 2, "bob@example.com")
+    sent = [
+        requests.post(f"{drafts}/{draft['id']}/send", headers={"If-Match": str(version)}, timeout=5).status_code
+        for version in (1, 2)
+    ]
+    assert sent == [412, 201]
+    assert [effect.data["to"] for effect in sandbox.mail.effects("customer_message")] == ["bob@example.com"]
+    assert requests.put(f"{drafts}/{draft['id']}", json=MAIL, timeout=5).status_code == 409
+
+
 def test_mail_drafts_meet_faults(sandbox: Sandbox) -> None:
     """A gateway that lies about a draft or its sending hides one effect; the key finds it, and a resend is no second."""
     url, key = sandbox.mail.url, {"Idempotency-Key": "k"}

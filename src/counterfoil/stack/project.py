@@ -70,6 +70,7 @@ def _sandbox_providers(sandbox_url: str) -> dict[str, dict[str, str]]:
     return {
         "stripe": {"base_url": f"{sandbox_url}/stripe", "api_key": "sk_test_sandbox"},
         "warehouse": {"base_url": f"{sandbox_url}/warehouse"},
+        "mail": {"base_url": f"{sandbox_url}/mail"},
         "jira": {
             "server": f"{sandbox_url}/jira",
             "email": "bot@sandbox.example",
