@@ -83,7 +83,7 @@ def _delete_draft(store: Store, request: Request) -> Reply:
     if draft["status"] == "sent":
         raise _refuse(409, "already_sent", "This draft was sent.")
     if draft["status"] == "draft":
-        draft["status"] = "deleted"
+        draft |= {"status": "deleted", "version": draft["version"] + 1}
         store.put(DRAFT, draft["id"], draft)
         store.record_effect("mail", "draft_deletion", draft["id"], key=_key_of(request), data={"to": draft["to"]})
     return Reply(200, draft)
@@ -106,7 +106,8 @@ def _send_draft(store: Store, request: Request) -> Reply:
         raise _refuse(412, "other_version", "This draft was edited.")
     content = {name: value for name, value in draft.items() if name not in ("status", "created", "version")}
     message = _deliver(store, {**content, "draft": draft["id"]}, key)
-    store.put(DRAFT, draft["id"], {**draft, "status": "sent", "message": message["id"]})
+    sent = {"status": "sent", "message": message["id"], "version": draft["version"] + 1}
+    store.put(DRAFT, draft["id"], {**draft, **sent})
     return Reply(201, message)
 
 
