@@ -1,0 +1,108 @@
+"""Decides when people are told that something waits for them, and what they are told: at least once, one after another.
+
+A hook that fails or hangs costs one tick a few timeouts, and the ticks of the next while nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from counterfoil.ledger import notices
+from counterfoil.ledger.connection import Ledger
+from counterfoil.ledger.notices import Notice, Subject
+from counterfoil.reconciler.hooks import Hook
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.notify")
+
+PAUSE_S = 30.0
+"""After a failure nothing is told for this long; also the first notice's own delay, which doubles."""
+
+DELAY_MAX_S = 3600.0
+"""A hook that is back is noticed within an hour even by the notice that has failed most often."""
+
+_SHOW = {"P-": "proposal", "C-": "correction", "ac": "review"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notifier:
+    """Tells people through the hooks that are configured; without one it writes nothing."""
+
+    ledger: Ledger
+    hooks: Sequence[Hook]
+    timeout_s: float
+    """Of one delivery."""
+    batch: int
+    """Notices that one tick tells."""
+    remind_ratio: float
+    """The share of a proposal's time after which there is one reminder; 1 = none."""
+    monotonic: Callable[[], float] = time.monotonic
+
+    def tell(self) -> int:
+        """Tells what is due, until a delivery fails or the tick's time is over; returns how many were told."""
+        if not self.hooks:
+            return 0
+        notices.record(self.ledger, remind_ratio=self.remind_ratio, pause_s=PAUSE_S)
+        stop_at = self.monotonic() + self.timeout_s
+        told = 0
+        for _ in range(self.batch):
+            if self.monotonic() >= stop_at:
+                break
+            notice = notices.claim(self.ledger, hold_s=self._hold_s())
+            if notice is None:
+                break
+            about = notices.subject(self.ledger, notice)
+            code = None if about is None else self._deliver(notice, about)
+            if code is not None:
+                self._failed(notice, code)
+                break
+            notices.told(self.ledger, notice)
+            if about is not None:
+                told += 1
+                log.info("notice_told", subject_id=notice.subject_id, kind=notice.kind, why=about.why)
+        return told
+
+    def _deliver(self, notice: Notice, about: Subject) -> str | None:
+        """The first hook's code that did not take it. Those before it get it again, with the next try."""
+        text = json.dumps(document(notice, about), ensure_ascii=True, separators=(",", ":")).encode()
+        return next((code for hook in self.hooks if (code := hook.deliver(text)) is not None), None)
+
+    def _failed(self, notice: Notice, code: str) -> None:
+        delay_s = min(PAUSE_S * 2.0 ** min(notice.tries - 1, 16), DELAY_MAX_S)
+        notices.failed(self.ledger, notice, delay_s=delay_s, pause_s=PAUSE_S)
+        log.error("notice_failed", subject_id=notice.subject_id, kind=notice.kind, code=code, tries=notice.tries)
+
+    def _hold_s(self) -> float:
+        """Longer than all hooks may take: while this process lives, nobody else tells the same."""
+        return len(self.hooks) * self.timeout_s + PAUSE_S
+
+
+def document(notice: Notice, about: Subject) -> dict[str, object]:
+    """What a hook gets. `notice` is the same for each repetition of one notice, so that receivers can tell it is one."""
+    return {
+        "notice": f"{notice.kind}:{notice.subject_id}:{_stamp(notice.since)}",
+        "kind": notice.kind,
+        "id": about.id,
+        "tenant": notice.tenant,
+        "run": about.run,
+        "why": about.why,
+        "since": _stamp(notice.since),
+        "expires_at": None if about.expires_at is None else _stamp(about.expires_at),
+        "steps": about.steps,
+        "tool": about.tool,
+        "effect": about.effect,
+        "target": about.target,
+        "amount_minor": about.amount_minor,
+        "currency": about.currency,
+        "audience": about.audience,
+        "command": f"counterfoil {_SHOW[about.id[:2]]} show {about.id}",
+    }
+
+
+def _stamp(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
