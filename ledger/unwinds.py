@@ -78,6 +78,7 @@ def step_of(row: Mapping[str, Any]) -> Step:
             "state": State(row["state"]),
             "audience": tuple(row["audience"]),
             "undo_state": State(row["undo_state"]) if row["undo_state"] else None,
+            "message_state": State(row["message_state"]) if row["message_state"] else None,
         }
     )
 
@@ -119,7 +120,7 @@ def propose_undo(ledger: Ledger, intent: UndoIntent, *, by: str) -> bool:
 
 
 def mark_compensated(ledger: Ledger, action_id: str, *, by: str) -> bool:
-    """succeeded → compensated, if its counter-action has succeeded."""
+    """succeeded → compensated, if its counter-action has succeeded, or what carries it on is compensated."""
     return ledger.row(_SQL["mark_compensated"], {"action_id": action_id, "by": by}) is not None
 
 

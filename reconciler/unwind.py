@@ -2,6 +2,7 @@
 
 Durable and resumable: every visit reads the ledger and does the next thing, so it may die anywhere and may run twice.
 Compensations are actions with keys of their own; they start from what the ledger knows happened, never from a transcript.
+What nothing takes back is queued for a person: a message to those who saw it is never sent from here.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import assert_never
 
 import structlog
 
-from counterfoil.ledger import unwinds
+from counterfoil.ledger import corrections, unwinds
 from counterfoil.ledger.canonical import canonical_json, load_stored, sha256_of
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ArgumentError, LedgerUnavailable
 from counterfoil.ledger.keys import action_id, step_of
-from counterfoil.ledger.states import UNSETTLED
-from counterfoil.ledger.unwind_steps import WITHDRAWABLE, Progress, Standing, Step, in_order, standing, worst
+from counterfoil.ledger.states import UNSETTLED, State
+from counterfoil.ledger.unwind_steps import WITHDRAWABLE, Progress, Standing, Step, in_order, standings, worst
 from counterfoil.ledger.unwinds import TreeRun, UndoIntent, UnwindingRun
 from counterfoil.providers.registry import Registry
 
@@ -50,10 +51,12 @@ class Unwinder:
         """Does what can be done now for the run and its child runs, in one order, and tells what it waits for."""
         steps = self._withdrawn(run)
         waits_for: defaultdict[str, Progress] = defaultdict(lambda: "done")
+        stand = standings(steps)
         held = False
         for step in in_order(steps):
-            progress = self._move_on(step, held=held)
-            held = held or progress == "waiting"
+            there = stand[step.action_id]
+            progress = self._move_on(step, there, held=held)
+            held = held or (progress == "waiting" and there is not Standing.CORRECTING)
             waits_for[step.run] = worst(waits_for[step.run], progress)
         for each in unwinds.tree_of_run(self.ledger, tenant=run.tenant, run=run.run):  # children before their parents
             self._write_state(each, waits_for[each.run])
@@ -69,16 +72,24 @@ class Unwinder:
             unwinds.withdraw(self.ledger, step.action_id, by=self.by)
         return unwinds.steps_of_run(self.ledger, tenant=run.tenant, run=run.run) if wanted else steps
 
-    def _move_on(self, step: Step, *, held: bool) -> Progress:
+    def _move_on(self, step: Step, there: Standing, *, held: bool) -> Progress:
         """Brings the step further. `held`: one that comes before it is not settled, so no counter-action begins."""
-        match standing(step):
-            case Standing.NOTHING | Standing.KEPT:
+        match there:
+            case Standing.NOTHING:
+                if step.state is State.COMPENSATED:
+                    self._queue_correction(step)
                 return "done"
-            case Standing.WITHDRAW | Standing.EVIDENCE | Standing.COMPENSATING:
+            case Standing.KEPT | Standing.CARRIED:  # what carries it on has its own place in the order
+                return "done"
+            case Standing.WITHDRAW | Standing.EVIDENCE | Standing.COMPENSATING | Standing.CORRECTING:
                 return "waiting"
             case Standing.COMPENSATED:
-                unwinds.mark_compensated(self.ledger, step.action_id, by=self.by)
+                if unwinds.mark_compensated(self.ledger, step.action_id, by=self.by):
+                    self._queue_correction(step)
                 return "done"
+            case Standing.CORRECT:
+                self._queue_correction(step)
+                return "blocked"
             case Standing.COMPENSATE:
                 return "waiting" if held else self._propose(step)
             case Standing.REFUSED:
@@ -103,6 +114,16 @@ class Unwinder:
                 assert_never(progress)
         if changed:
             log.info("unwind_visited", tenant=run.tenant, run=run.run, progress=progress)
+
+    def _queue_correction(self, step: Step) -> None:
+        """Asks a person, once, what those are told who saw the step; of what is taken back only if the tool asks for it."""
+        if step.correction_id is not None or (step.state is not State.SUCCEEDED and step.rank == 0):
+            return
+        spec = self.registry.find(step.tool)
+        declared = spec is not None and spec.correction is not None
+        queued = corrections.queue(self.ledger, step.action_id, declared=declared, by=self.by)
+        if queued is not None:
+            log.warning("correction_queued", correction_id=queued, of=step.action_id, tool=step.tool)
 
     def _propose(self, step: Step) -> Progress:
         intent = self._undo_intent(step)

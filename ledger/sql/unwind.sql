@@ -27,26 +27,34 @@ WITH RECURSIVE tree AS (
 SELECT tenant, run, parent_run, state FROM tree ORDER BY depth DESC, run;
 
 -- name: steps_of_run
--- The actions of the run and of the child runs below it, each with its counter-action where one was recorded; only what
--- a reader may see. A superseded one was taken for ended without an effect; it counts only when that turned out wrong
--- (and then before the live counter-action: NULL comes last).
+-- The actions of the run and of the child runs below it, each with its counter-action, its correction and the message
+-- that was sent as it, where there are any; only what a reader may see. A superseded one was taken for ended without an
+-- effect; it counts only when that turned out wrong (and then before the live one: NULL comes last).
 WITH RECURSIVE tree AS (
   SELECT r.tenant, r.run FROM counterfoil.run AS r WHERE r.tenant = :tenant AND r.run = :run
   UNION ALL
   SELECT c.tenant, c.run FROM tree AS t JOIN counterfoil.run AS c ON c.tenant = t.tenant AND c.parent_run = t.run
 )
-SELECT a.action_id, a.tenant, a.run, a.step, a.revision, a.superseded_by IS NOT NULL AS superseded, a.tool, a.state,
-       a.in_doubt, a.cancel_requested_at IS NOT NULL AS cancel_requested, a.last_error_code, a.audience,
+SELECT a.action_id, a.tenant, a.run, a.step, a.revision, a.superseded_by IS NOT NULL AS superseded, a.tool,
+       a.class AS class_, a.parent_action_id AS parent_id, a.state, a.in_doubt,
+       a.cancel_requested_at IS NOT NULL AS cancel_requested, a.last_error_code, a.audience,
        counterfoil.undo_tool_of(a.action_id) AS undo_tool, a.created_at, u.action_id AS undo_id, u.state AS undo_state,
        u.revision AS undo_revision, u.last_error_code AS undo_error_code,
        CASE WHEN u.state IN ('permanent_failure', 'not_executed') THEN counterfoil.decided_by_person(u.action_id)
-            ELSE false END AS undo_by_person
+            ELSE false END AS undo_by_person,
+       c.correction_id, c.state AS correction_state, m.action_id AS message_id, m.state AS message_state,
+       m.last_error_code AS message_error_code
 FROM tree AS t
 JOIN counterfoil.action AS a ON a.tenant = t.tenant AND a.run = t.run
 LEFT JOIN LATERAL (
   SELECT u.action_id, u.state, u.revision, u.last_error_code FROM counterfoil.action AS u
   WHERE u.parent_action_id = a.action_id AND u.phase = 'undo' AND (u.superseded_by IS NULL OR u.state = 'operator_review')
   ORDER BY u.superseded_by LIMIT 1) AS u ON true
+LEFT JOIN counterfoil.correction AS c ON c.action_id = a.action_id
+LEFT JOIN LATERAL (
+  SELECT m.action_id, m.state, m.last_error_code FROM counterfoil.action AS m
+  WHERE m.parent_action_id = a.action_id AND m.phase = 'correct' AND (m.superseded_by IS NULL OR m.state = 'operator_review')
+  ORDER BY m.superseded_by LIMIT 1) AS m ON true
 WHERE a.phase = 'do'
   AND (a.superseded_by IS NULL OR a.state IN ('uncertain', 'reconciling', 'operator_review', 'succeeded'))
 ORDER BY a.created_at, a.action_id;
@@ -61,12 +69,12 @@ SELECT counterfoil.propose_undo(
   :audience, :amount_minor, :currency) AS created;
 
 -- name: mark_compensated
--- Its counter-action has succeeded.
+-- Its counter-action has succeeded, or what carries it on was compensated.
 UPDATE counterfoil.action AS a
 SET state = 'compensated', changed_by = :by, change_reason = 'compensated', change_evidence = u.action_id
 FROM counterfoil.action AS u
-WHERE a.action_id = :action_id AND a.state = 'succeeded' AND u.parent_action_id = a.action_id AND u.phase = 'undo'
-  AND u.state = 'succeeded'
+WHERE a.action_id = :action_id AND a.state = 'succeeded' AND u.parent_action_id = a.action_id
+  AND (u.phase = 'undo' AND u.state = 'succeeded' OR u.state = 'compensated' AND counterfoil.is_carried_on(a, u))
 RETURNING a.action_id;
 
 -- name: review_undo
