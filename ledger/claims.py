@@ -11,11 +11,20 @@ from datetime import datetime
 from typing import Literal, TypeVar
 from uuid import UUID
 
+import psycopg
+
 from counterfoil.ledger.connection import Ledger, Row
 from counterfoil.ledger.errors import LedgerUnavailable
 from counterfoil.ledger.queries import load
 
 _SQL = load("counterfoil.ledger", "sql/worker.sql")
+
+NOT_ALLOWED = "CF403"
+"""The database's own refusal: among others, of a claim without the approval of exactly this intent."""
+
+
+class ClaimRefused(Exception):
+    """The database lets nobody claim this row as it stands: see `review_if_refused`. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,8 @@ class RecordedAction:
     arguments_sha256: str
     amount_minor: int | None
     currency: str | None
+    expected_resource_version: str | None
+    """What the call's resource was when it was decided on; None where nothing reads one."""
     key: str
     fence: UUID
     attempt_count: int
@@ -81,11 +92,36 @@ class RecordedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedAction(RecordedAction):
-    """A row under this worker's lease. `key_age_s` is the ledger's time since the first claim, at this claim."""
+    """A row under this worker's lease, with all that the guards judge by. `key_age_s` is the ledger's time since the first
+    claim, at this claim; `approval_…` is what the row's approval says, None where it has none."""
 
     key_age_s: float
-    needs_approval: bool
+    actor: str
+    audience: Sequence[str]
+    queue: str
+    arguments_codec: str
+    once_key: str | None
+    repeat_reason: str | None
     compensation: str | None
+    correction: str | None
+    effect_scope: str
+    reads_version: bool
+    needs_approval: bool
+    proposal_id: str | None
+    staged: bool
+    parent_action_id: str | None
+    created_at: datetime
+    approval_id: str | None
+    approval_subject_id: str | None
+    approval_digest: str | None
+    approval_people: int | None
+    approval_amount_max_minor: int | None
+    approval_expires_at: datetime | None
+
+    @property
+    def sent_before(self) -> bool:
+        """Whether an earlier attempt has, or may have, reached the provider."""
+        return self.attempt_count > 1 or self.in_doubt
 
 
 RecordedT = TypeVar("RecordedT", bound=RecordedAction)
@@ -121,7 +157,8 @@ def claim_if_ready(
     """Takes the row if it is claimable: at most one caller gets it.
 
     `fence` must be fresh. When the connection is lost during the statement, the row is read again: it is the caller's
-    only if it holds `fence`. Raises `LedgerUnavailable` when that cannot be found out; then nothing may be sent.
+    only if it holds `fence`. Raises `LedgerUnavailable` when that cannot be found out, then nothing may be sent; and
+    `ClaimRefused` when the row has no approval of exactly what it says.
     """
     try:
         row = ledger.row(
@@ -140,7 +177,17 @@ def claim_if_ready(
         )
     except LedgerUnavailable:
         row = ledger.row(_SQL["reread_mine"], {"action_id": wake_up.action_id, "fence": fence})
+    except psycopg.DatabaseError as error:
+        if error.sqlstate != NOT_ALLOWED:
+            raise
+        raise ClaimRefused from error
     return None if row is None else recorded(ClaimedAction, row)
+
+
+def review_if_refused(ledger: Ledger, wake_up: WakeUp, *, worker: str) -> bool:
+    """A claimable row that the database lets nobody claim → operator_review, or (in doubt) uncertain with no_resend."""
+    params = {"action_id": wake_up.action_id, "generation": wake_up.generation, "worker": worker}
+    return ledger.row(_SQL["review_if_refused"], params) is not None
 
 
 def settle_succeeded(
@@ -248,6 +295,23 @@ def hold_for_evidence(ledger: Ledger, action: ClaimedAction, *, code: str, worke
 def hand_to_person(ledger: Ledger, action: ClaimedAction, *, code: str, evidence: str | None, worker: str) -> bool:
     """executing → operator_review, before sending, not in doubt."""
     return _changed(ledger, "hand_to_person", action, code=code, evidence=evidence, worker=worker)
+
+
+def stale_if_changed(
+    ledger: Ledger,
+    action: ClaimedAction,
+    *,
+    code: Literal["resource_changed", "version_unreadable"],
+    evidence: str,
+    worker: str,
+) -> bool:
+    """executing → stale, before sending, not in doubt; the attempt is given back."""
+    return _changed(ledger, "stale_if_changed", action, code=code, evidence=evidence, worker=worker)
+
+
+def settle_stale(ledger: Ledger, action: ClaimedAction, *, code: str, worker: str) -> bool:
+    """executing → stale: the provider refused since the version was another; `code` is what it said. Not in doubt."""
+    return _changed(ledger, "settle_stale", action, code=code, worker=worker)
 
 
 def record_attempt(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.queries import load
@@ -25,6 +26,22 @@ def expire_past_deadline(ledger: Ledger, *, by: str, batch: int = BATCH) -> list
     return _moved(ledger, "expire_waiting", by=by, batch=batch) + _moved(ledger, "expire_in_doubt", by=by, batch=batch)
 
 
+def expire_proposals(ledger: Ledger, *, by: str, batch: int = BATCH) -> list[str]:
+    """Open proposals past their time, and approved actions whose first claim comes too late: stale, `approval_expired`.
+
+    Returns the ids of the proposals and of those actions.
+    """
+    return [row["subject_id"] for row in ledger.rows(_SQL["expire_proposals"], {"by": by, "batch": batch})]
+
+
+def prune_effect_locks(ledger: Ledger, *, older_s: float) -> int:
+    """Drops the locks of effects that nobody has proposed for `older_s` (an hour at least); returns how many."""
+    row = ledger.row(_SQL["prune_effect_locks"], {"older_s": older_s})
+    assert row is not None
+    pruned: int = row["pruned"]
+    return pruned
+
+
 def finish_cancels(ledger: Ledger, *, by: str, batch: int = BATCH) -> list[str]:
     """Carries out cancels that had found their row executing, once the row is claimable again."""
     ids = _moved(ledger, "due_cancels", batch=batch)
@@ -44,6 +61,21 @@ def hand_orphans_to_person(
     """uncertain → operator_review for rows whose tool (name, version) is not `known` and whose look-up is `older_s` late."""
     names, versions = [name for name, _ in known], [version for _, version in known]
     return _moved(ledger, "hand_orphans_to_person", tools=names, versions=versions, older_s=older_s, by=by, batch=batch)
+
+
+@dataclass(frozen=True, slots=True)
+class SentEarly:
+    """A run that has sent irreversible effects before its pivot."""
+
+    tenant: str
+    run: str
+    actions: int
+
+
+def sent_before_pivot(ledger: Ledger, *, within_s: float, batch: int = BATCH) -> list[SentEarly]:
+    """Runs called within the last `within_s` that sent what cannot be taken back before their pivot; must be []."""
+    rows = ledger.rows(_SQL["sent_before_pivot"], {"within_s": within_s, "batch": batch})
+    return [SentEarly(**row) for row in rows]
 
 
 def make_partitions(ledger: Ledger, *, ahead: int = 2) -> list[str]:

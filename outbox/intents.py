@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from counterfoil.ledger.canonical import BYTES_MAX, canonical_json, parse_arguments, sha256_of
+from counterfoil.ledger.caps import CapTable
 from counterfoil.ledger.errors import ArgumentError
 from counterfoil.ledger.keys import (
     ACTOR_CHARS_MAX,
@@ -47,6 +48,8 @@ class DoorRules:
     """How long a proposal may wait for its decision, and an approved action for its first attempt."""
     bulk_above: int = 1
     """Irreversible actions of one effect in one run beyond this many need an approval, whatever the code says."""
+    caps: CapTable = field(default_factory=CapTable)
+    """How many, and how much, of a tool or an effect a run and a tenant's day may hold."""
 
     def needs_approval(
         self, spec: ToolSpec, audience: Sequence[str], amount_minor: int | None, *, has_correction: bool
@@ -240,7 +243,7 @@ def check_call(
         arguments_sha256=sha256_of(text),
         target=spec.target_of(values),
         audience=audience,
-        once_key=_once_key(spec, values, run),
+        once_key=once_key(spec, values, run),
         amount_minor=amount_minor,
         currency=currency,
         compensation=_compensation(spec, values),
@@ -279,7 +282,7 @@ def check_index_row(*ids: str, path: str) -> None:
         )
 
 
-def _once_key(spec: ToolSpec, arguments: Mapping[str, Json], run: str) -> str | None:
+def once_key(spec: ToolSpec, arguments: Mapping[str, Json], run: str) -> str | None:
     """Equal for two calls exactly when the tool calls them the same under its `once_per`."""
     if spec.once_per is None:
         return None

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
+from counterfoil.ledger.caps import CAP_USE
 from counterfoil.ledger.errors import CounterfoilError, LedgerUnavailable, StepConflict, StepRace
 from counterfoil.ledger.queries import load
 from counterfoil.ledger.states import SETTLED, State
 from counterfoil.outbox.intents import CheckedCall
 from counterfoil.outbox.memory import Memory
 from counterfoil.outbox.pool import LedgerPool, Row, Transaction
+from counterfoil.outbox.results import NextStep
 from counterfoil.outbox.steps import (
     ActionView,
     Attach,
@@ -24,6 +26,7 @@ from counterfoil.outbox.steps import (
     Refused,
     RunView,
     WantedCall,
+    blocked_by,
     decide,
 )
 
@@ -101,8 +104,8 @@ class Recorder:
         key = {"tenant": self._tenant, "run": self._run, "epoch": self._epoch}
         read = transaction.row(_SQL["lock_and_read"], key)
         assert read is not None
-        rows = {str(row["action_id"]): row for row in _json(read["actions"])}
-        view = _view(read, rows)
+        rows = {str(row["action_id"]): row for row in json_rows(read["actions"])}
+        view = run_view(read, rows)
         handle = HandleView(seen=call.seen, had=call.had, due=self._memory.due(), limits=self._limits)
         decision = decide(view, call.wanted, handle)
         match decision:
@@ -119,13 +122,15 @@ class Recorder:
                 replayed = rows[decision.action_id]["state"] in SETTLED
                 return Meant(decision.action_id, replayed, decision.already_done)
             case Record():
-                return self._recorded(transaction, call, decision)
+                return self._recorded(transaction, call, decision, may_wait=may_wait)
             case _:
                 assert_never(decision)
 
-    def _recorded(self, transaction: Transaction, call: PlacedCall, place: Record) -> Meant:
-        """Writes the new action, or finds the one that the ledger holds in its place."""
+    def _recorded(self, transaction: Transaction, call: PlacedCall, place: Record, *, may_wait: bool) -> Met:
+        """Writes the new action, or finds the one that the ledger holds in its place, or in its way."""
         wanted = call.wanted
+        if self._over_cap(transaction, call.checked, place.supersedes):
+            return Blocked(NextStep.LIMIT_REACHED)
         intent = call.checked.at(
             place.step,
             place.revision,
@@ -133,16 +138,33 @@ class Recorder:
             supersedes=place.supersedes,
             ref=wanted.ref,
             repeat=wanted.repeat,
+            staged=wanted.staged,
         )
         found = transaction.row(_SQL["propose"], intent.parameters())
         assert found is not None
         action_id = str(found["action_id"])
         if found["created"]:
             return Meant(action_id)
+        if found["found_by"] == "effect":  # another tool, maybe of another run of the tenant
+            blocked = blocked_by(action_id, State(str(found["state"])))
+            if may_wait and blocked.waits:
+                transaction.rollback()
+            return blocked
         by_step = found["found_by"] == "step"  # enqueued by code just now, which takes no lock
         if by_step and found["tool"] != wanted.tool:
             raise StepConflict(f"step {place.step!r} of this run is recorded with tool {found['tool']!r}.")
         return Meant(action_id, found["state"] in SETTLED, already_done=not by_step)
+
+    def _over_cap(self, transaction: Transaction, checked: CheckedCall, supersedes: str | None) -> bool:
+        """Whether caps leave no room for one more call of this kind. A worker looks again, right before it sends."""
+        spec, caps, effect = checked.spec, checked.rules.caps, checked.spec.effect or ""
+        if not caps.capped(spec.name, effect):
+            return False
+        key: dict[str, object] = {"tenant": self._tenant, "run": self._run, "tool": spec.name, "effect": effect}
+        this = {"currency": checked.currency, "action_id": supersedes or "", "recorded_at": None, "at": None}
+        use = transaction.row(CAP_USE, {**key, **this})
+        assert use is not None
+        return caps.exceeded(use, spec.name, effect, amount_minor=checked.amount_minor) is not None
 
     def _add_ref(self, transaction: Transaction, view: RunView, call: PlacedCall, action_id: str) -> None:
         """The framework's name for this call now stands for the action, too; beyond the cap it is not remembered."""
@@ -153,16 +175,18 @@ class Recorder:
             transaction.row(_SQL["add_ref"], params)
 
 
-def _view(read: Row, rows: Mapping[str, Row]) -> RunView:
+def run_view(read: Row, rows: Mapping[str, Row]) -> RunView:
+    """What the rules see of the run; `rows` are its actions by id, in the order of their recording."""
     fields = (
         *("action_id", "step", "seq", "revision", "tool", "effect", "target", "arguments_sha256", "once_key"),
-        "last_error_code",
+        *("last_error_code", "proposal_id", "place", "parent_action_id"),
     )
     actions = (
         ActionView(
             **{name: row[name] for name in fields},  # type: ignore[arg-type]
             state=State(str(row["state"])),
             rejected_before=tuple(row["rejected_before"] or ()),  # type: ignore[arg-type]
+            edited_before=tuple((target, sha256) for target, sha256 in row["edited_before"] or ()),  # type: ignore[attr-defined]
         )
         for row in rows.values()
     )
@@ -170,11 +194,12 @@ def _view(read: Row, rows: Mapping[str, Row]) -> RunView:
         state=str(read["state"]),
         calls_count=int(str(read["calls_count"])),
         actions=tuple(actions),
-        refs=tuple((str(ref["ref"]), str(ref["action_id"])) for ref in _json(read["refs"])),
+        refs=tuple((str(ref["ref"]), str(ref["action_id"])) for ref in json_rows(read["refs"])),
+        pivot=None if read["pivot"] is None else str(read["pivot"]),
     )
 
 
-def _json(value: object) -> list[Row]:
+def json_rows(value: object) -> list[Row]:
     """A jsonb column, which some drivers give as text."""
     found: list[Row] = json.loads(value) if isinstance(value, str) else value  # type: ignore[assignment]
     return found

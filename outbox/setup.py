@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from counterfoil.ledger.caps import Caps, CapTable
 from counterfoil.outbox.intents import DoorRules
 from counterfoil.outbox.steps import Limits
 
 if TYPE_CHECKING:
     from counterfoil.settings import Settings
+    from counterfoil.settings_providers import CapSettings
 
 
 def door_rules(settings: Settings) -> DoorRules:
@@ -25,6 +27,10 @@ def door_rules(settings: Settings) -> DoorRules:
         two_person=frozenset(settings.approval.two_person),
         expiry_s=settings.approval.expiry_s,
         bulk_above=settings.approval.bulk_above,
+        caps=CapTable(
+            tools={name: _caps(tool) for name, tool in settings.tool.items()},
+            effects={name: _caps(effect) for name, effect in settings.effect.items()},
+        ),
     )
 
 
@@ -34,4 +40,14 @@ def run_limits(settings: Settings) -> Limits:
         calls_max=settings.limits.calls_per_run_max,
         actions_max=settings.limits.actions_per_run_max,
         refs_per_step_max=settings.limits.refs_per_step_max,
+        proposals_open_max=settings.limits.proposals_open_per_run_max,
+    )
+
+
+def _caps(given: CapSettings) -> Caps:
+    return Caps(
+        count_per_run_max=given.count_per_run_max,
+        amount_per_run_max_minor=given.amount_per_run_max_minor,
+        count_per_day_max=given.count_per_day_max,
+        amount_per_day_max_minor=given.amount_per_day_max_minor,
     )

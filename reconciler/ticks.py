@@ -9,12 +9,20 @@ import structlog
 from counterfoil.ledger import sweeps
 from counterfoil.ledger.connection import Ledger
 from counterfoil.reconciler.lookups import LookUps, known_tools
+from counterfoil.reconciler.notify import Notifier
 from counterfoil.reconciler.unwind import Unwinder
+from counterfoil.reconciler.versions import VersionReads
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.reconciler")
 
 ORPHAN_AFTER_S = 3600.0
 """A look-up that is due for this long: every process that had the row's tool is gone. Longer than any deployment."""
+
+PIVOT_WITHIN_S = 3600.0
+"""Runs that were called since then are looked at for what they sent too early; told once a tick for as long."""
+
+EFFECT_LOCKS_S = 86_400.0
+"""A lock is taken for as long as one proposal's transaction; rows of yesterday only cost room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +31,9 @@ class Reconciler:
 
     ledger: Ledger
     look_ups: LookUps
+    versions: VersionReads
     unwinder: Unwinder
+    notifier: Notifier
     by: str
     lost_after_s: float
     """A claimable row without a wake-up is rescued once it has been due for this long."""
@@ -41,9 +51,14 @@ class Reconciler:
         """Asks the providers about uncertain rows that are due, and writes the verdicts."""
         return self.look_ups.sweep(budget_s=self.sweep_budget_s)
 
+    def read_versions(self) -> int:
+        """proposed rows get the version of what they are about, and move on."""
+        return self.versions.sweep(budget_s=self.sweep_budget_s)
+
     def rescue(self) -> int:
         """What nobody moves on any more: claimable rows without a wake-up (our bug, so it is told as an error) get one,
-        uncertain rows of a tool that nobody has go to a person."""
+        uncertain rows of a tool that nobody has go to a person. And what must be 0: irreversible effects that were sent
+        before their run's pivot."""
         rescued = sweeps.rescue_lost_wakeups(self.ledger, older_s=self.lost_after_s)
         if rescued:
             log.error("wake_ups_rescued", actions=rescued)
@@ -51,17 +66,27 @@ class Reconciler:
         orphans = sweeps.hand_orphans_to_person(self.ledger, known=known, older_s=ORPHAN_AFTER_S, by=self.by)
         if orphans:
             log.error("tools_unknown", actions=orphans)
+        for early in sweeps.sent_before_pivot(self.ledger, within_s=PIVOT_WITHIN_S):
+            log.error("irreversible_before_pivot", tenant=early.tenant, run=early.run, actions=early.actions)
         return len(rescued) + len(orphans)
 
     def expire(self) -> int:
-        """Deadlines and cancels that waited for their row."""
+        """Deadlines, decisions that came too late or never, and cancels that waited for their row."""
         expired = sweeps.expire_past_deadline(self.ledger, by=self.by)
-        return len(expired) + len(sweeps.finish_cancels(self.ledger, by=self.by))
+        undecided = sweeps.expire_proposals(self.ledger, by=self.by)
+        if undecided:
+            log.warning("approvals_expired", subjects=undecided)
+        return len(expired) + len(undecided) + len(sweeps.finish_cancels(self.ledger, by=self.by))
 
     def unwind_runs(self) -> int:
         """Takes runs back, a step at each visit."""
         return self.unwinder.visit_all()
 
+    def notify(self) -> int:
+        """Tells people what waits for them."""
+        return self.notifier.tell()
+
     def make_partitions(self) -> int:
-        """The partitions of the next months."""
+        """The partitions of the next months; and, as seldom, the locks of effects that nobody wants any more go."""
+        sweeps.prune_effect_locks(self.ledger, older_s=EFFECT_LOCKS_S)
         return len(sweeps.make_partitions(self.ledger))

@@ -14,10 +14,11 @@ from uuid import UUID, uuid4
 import structlog
 
 from counterfoil.ledger import claims
-from counterfoil.ledger.claims import ClaimedAction, WaitingAction, WakeUp
+from counterfoil.ledger.claims import ClaimedAction, ClaimRefused, WaitingAction, WakeUp
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ConfigError, LedgerUnavailable
 from counterfoil.ledger.keys import provider_key
+from counterfoil.outbox.intents import DoorRules
 from counterfoil.providers.contract import Adapter, Contract
 from counterfoil.providers.outcomes import Outcome, Uncertain
 from counterfoil.providers.registry import Registry
@@ -25,9 +26,11 @@ from counterfoil.providers.spec import ToolSpec
 from counterfoil.workers.admission import admit
 from counterfoil.workers.calls import call_of
 from counterfoil.workers.guards import mismatch
+from counterfoil.workers.limits import over_limit
 from counterfoil.workers.points import Points, no_points
 from counterfoil.workers.policy import Policy, send_needs_s
 from counterfoil.workers.settle import Settler
+from counterfoil.workers.versions import is_current, is_versioned
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.executor")
 
@@ -50,12 +53,16 @@ class Executor:
     contract: Callable[[ToolSpec], Contract]
     ttl_margin_s: Callable[[ToolSpec], float]
     """A native key is trusted until this long before its end."""
+    rules: DoorRules
+    """What these settings demand of calls, whoever has recorded them under which settings."""
     settler: Settler
     secret: bytes
     key_version: int
     lease_s: float
     pause_allowance_s: float
     """How long this process may be stopped between the send fence and the request's first byte."""
+    guard_s: float
+    """Kept free in every lease for what is checked between claim and send."""
     worker: str
     points: Points = no_points
     monotonic: Callable[[], float] = time.monotonic
@@ -75,11 +82,11 @@ class Executor:
             if self.stopping() or self.monotonic() + self._needs_s(policy) > stop_at:
                 self._give_back(batch[place:])
                 break
-            claimed += self._execute(action, policy)
+            claimed += self._execute(action, policy, stop_at)
         return claimed
 
-    def _execute(self, waiting: WaitingAction, policy: Policy) -> bool:
-        """One action: claim → guards → send fence → call → settle. False when there was nothing to claim."""
+    def _execute(self, waiting: WaitingAction, policy: Policy, stop_at: float) -> bool:
+        """One action: claim → guards → version → send fence → call → settle. False when there was nothing to claim."""
         able = self._able(waiting)
         if able is None:
             claims.postpone_wakeup(self.ledger, waiting.wake_up, delay_s=ELSEWHERE_S)
@@ -91,7 +98,12 @@ class Executor:
         if action is None:
             return False
         self.points("after_claim", spec.name)
-        if self._guarded(spec, action) and self._fenced(spec, action, policy, claimed_at):
+        until = min(claimed_at + self.lease_s, stop_at)
+        if (
+            self._guarded(spec, action)
+            and self._current(adapter, action, policy, claimed_at=claimed_at, until=until)
+            and self._fenced(spec, action, policy, claimed_at)
+        ):
             outcome = self._call(adapter, action, policy)
             self.points("before_settle", spec.name)
             self._settle(action, outcome, policy, until=claimed_at + self.lease_s)
@@ -111,32 +123,57 @@ class Executor:
             return None
 
     def _claim(self, waiting: WaitingAction, policy: Policy) -> ClaimedAction | None:
-        """The row under our lease, or None: somebody else has it, or no attempt is left."""
-        action = claims.claim_if_ready(
-            self.ledger,
-            waiting.wake_up,
-            fence=self.fresh_fence(),
-            lease_s=self.lease_s,
-            key=provider_key(self.secret, waiting.tenant, waiting.tool, waiting.action_id),
-            key_version=self.key_version,
-            attempts_max=policy.attempts_max,
-            worker=self.worker,
-        )
+        """The row under our lease, or None: somebody else has it, no attempt is left, or (then a person gets it) it has no
+        approval of exactly what it says."""
+        try:
+            action = claims.claim_if_ready(
+                self.ledger,
+                waiting.wake_up,
+                fence=self.fresh_fence(),
+                lease_s=self.lease_s,
+                key=provider_key(self.secret, waiting.tenant, waiting.tool, waiting.action_id),
+                key_version=self.key_version,
+                attempts_max=policy.attempts_max,
+                worker=self.worker,
+            )
+        except ClaimRefused:
+            log.error("approval_mismatch", action_id=waiting.action_id, tool=waiting.tool)
+            claims.review_if_refused(self.ledger, waiting.wake_up, worker=self.worker)
+            return None
         if action is None and waiting.attempt_count >= policy.attempts_max:
             claims.end_used_up(self.ledger, waiting.action_id, attempts_max=policy.attempts_max, worker=self.worker)
         return action
 
     def _guarded(self, spec: ToolSpec, action: ClaimedAction) -> bool:
-        """Whether the row is what this worker's registry says; else a person (or, in doubt, evidence) decides."""
-        wrong = mismatch(spec, action)
-        if wrong is None:
+        """Whether the row is what this worker's tools and settings say, and within what they allow; else a person (or, in
+        doubt, evidence) decides."""
+        wrong = mismatch(spec, action, self.rules)
+        held = ("policy_mismatch", wrong) if wrong is not None else over_limit(self.ledger, action, self.rules)
+        if held is None:
             return True
-        log.error("policy_mismatch", action_id=action.action_id, tool=action.tool, field=wrong)
-        if action.in_doubt:
-            claims.hold_for_evidence(self.ledger, action, code="policy_mismatch", worker=self.worker)
-        else:
-            claims.hand_to_person(self.ledger, action, code="policy_mismatch", evidence=wrong, worker=self.worker)
+        self._hold(action, *held)
         return False
+
+    def _hold(self, action: ClaimedAction, code: str, evidence: str) -> None:
+        """Nothing is sent: a person, or (in doubt) evidence, decides."""
+        log.error(code, action_id=action.action_id, tool=action.tool, what=evidence)
+        if action.in_doubt or not claims.hand_to_person(
+            self.ledger, action, code=code, evidence=evidence, worker=self.worker
+        ):
+            claims.hold_for_evidence(self.ledger, action, code=code, worker=self.worker)
+
+    def _current(
+        self, adapter: Adapter, action: ClaimedAction, policy: Policy, *, claimed_at: float, until: float
+    ) -> bool:
+        """The version guard: what the call is about is what was decided on. The reading takes none of the send's time."""
+        if not is_versioned(action):
+            return True
+        now = self.monotonic()
+        left_s = until - now - self._needs_s(policy)
+        if left_s < self.guard_s / 2:  # no fair chance to read
+            self._let_go(action, policy, now - claimed_at)
+            return False
+        return is_current(self.ledger, adapter, action, timeout_s=min(policy.timeout_s, left_s), worker=self.worker)
 
     def _fenced(self, spec: ToolSpec, action: ClaimedAction, policy: Policy, claimed_at: float) -> bool:
         """The send fence, the last check before the write: enough lease left, and a resend that the key still covers."""
@@ -146,12 +183,15 @@ class Executor:
             log.warning("held_for_evidence", action_id=action.action_id, tool=action.tool)
             return False
         if not self._lease_is_enough(policy, elapsed_s):
-            # A slow database must not make this a hot loop.
-            delay_s = policy.backoff_base_s
-            claims.let_go(self.ledger, action, code="lease_too_short", delay_s=delay_s, worker=self.worker)
-            log.warning("let_go", action_id=action.action_id, tool=action.tool, elapsed_s=round(elapsed_s, 3))
+            self._let_go(action, policy, elapsed_s)
             return False
         return True
+
+    def _let_go(self, action: ClaimedAction, policy: Policy, elapsed_s: float) -> None:
+        """Given back before the send; after a pause, since a slow database must not make this a hot loop."""
+        delay_s = policy.backoff_base_s
+        claims.let_go(self.ledger, action, code="lease_too_short", delay_s=delay_s, worker=self.worker)
+        log.warning("let_go", action_id=action.action_id, tool=action.tool, elapsed_s=round(elapsed_s, 3))
 
     def _lease_is_enough(self, policy: Policy, elapsed_s: float) -> bool:
         """Whether the request, and a pause before its first byte, end before our idea of the lease does."""

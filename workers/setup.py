@@ -11,6 +11,7 @@ from functools import cache
 
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ConfigError
+from counterfoil.outbox.setup import door_rules
 from counterfoil.providers.contract import Contract
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.pool import AdapterPool
@@ -62,6 +63,7 @@ def terms_from(settings: Settings, registry: Registry | None = None) -> Terms:
 
     for spec in registry:
         check_contract(spec.name, contract(spec), spec.provider, settings)
+        _check_caps(spec, settings)
     return Terms(
         registry=registry,
         pool=AdapterPool(lambda provider: provider_config(provider, settings)),
@@ -90,15 +92,26 @@ def executor_from(
         policy=terms.policy,
         contract=terms.contract,
         ttl_margin_s=terms.ttl_margin_s,
+        rules=door_rules(settings),
         settler=Settler(ledger=ledger, worker=name, rng=random.Random()),
         secret=settings.key_secret(),
         key_version=KEY_VERSION,
         lease_s=settings.workers.lease_s,
         pause_allowance_s=settings.workers.pause_allowance_s,
+        guard_s=settings.workers.guard_s,
         worker=name,
         points=points,
         stopping=stopping,
     )
+
+
+def _check_caps(spec: ToolSpec, settings: Settings) -> None:
+    """A cap on amounts of a tool that has none would stop every call of it."""
+    given = settings.tool.get(spec.name)
+    for name in ("amount_per_run_max_minor", "amount_per_day_max_minor"):
+        if given is not None and spec.amount is None and getattr(given, name) is not None:
+            key = f"tool.{spec.name}.{name}"
+            raise ConfigError(f"{key}: this tool declares no amount.", key=key, fix="Use a count, or declare `amount`.")
 
 
 def provider_config(provider: str, settings: Settings) -> object:

@@ -29,11 +29,14 @@ RETURNING a.action_id;
 
 -- name: claim_uncertain
 -- Takes due uncertain rows of tools that this process has, in their version. `as_of` is a time before the look-up begins.
+-- What a person has asked for does not wait for late landings, which that person may have waited for already.
 WITH due AS MATERIALIZED (
   SELECT action_id FROM counterfoil.action
   WHERE state = 'uncertain' AND next_lookup_at <= counterfoil.now()
     AND (tool, tool_version) IN (SELECT * FROM unnest(CAST(:tools AS text[]), CAST(:versions AS integer[])))
-    AND (uncertain_since <= counterfoil.now() - :uncertain_after_s * interval '1 second' OR lookup_count > 0)
+    AND (uncertain_since <= counterfoil.now() - :uncertain_after_s * interval '1 second' OR lookup_count > 0
+         OR EXISTS (SELECT FROM counterfoil.review AS r
+                    WHERE r.action_id = action.action_id AND r.answered_at IS NULL))
   ORDER BY next_lookup_at LIMIT :batch FOR UPDATE SKIP LOCKED
 ), claimed AS (
   UPDATE counterfoil.action AS a
@@ -43,16 +46,73 @@ WITH due AS MATERIALIZED (
   RETURNING a.*
 )
 SELECT c.action_id, c.tenant, c.run, c.step, c.revision, c.phase, c.tool, c.tool_version, c.class, c.effect, c.target,
-       c.provider, c.account, c.arguments, c.arguments_sha256, c.amount_minor, c.currency, c.key, c.fence,
+       c.provider, c.account, c.arguments, c.arguments_sha256, c.amount_minor, c.currency, c.expected_resource_version, c.key, c.fence,
        c.attempt_count, c.not_sent_count, c.in_doubt, c.no_resend, c.first_sent_at, c.quiet_from, c.absent_count,
        c.last_absent_at, c.lookup_count, c.last_error_code, counterfoil.now() AS as_of,
        p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
-       p.arguments AS of_arguments, t.receipt AS late_receipt, t.result AS late_result
+       p.arguments AS of_arguments, t.receipt AS late_receipt, t.result AS late_result,
+       r.verb AS asked, r.receipt AS asked_receipt, r.by_person AS asked_by
 FROM claimed AS c
 LEFT JOIN counterfoil.action AS p ON p.action_id = c.parent_action_id
+LEFT JOIN counterfoil.review AS r ON r.action_id = c.action_id AND r.answered_at IS NULL
 LEFT JOIN LATERAL (
   SELECT receipt, result FROM counterfoil.attempt AS t
   WHERE t.action_id = c.action_id AND t.outcome = 'succeeded' ORDER BY t.started_at LIMIT 1) AS t ON true;
+
+-- name: claim_unread_version
+-- Takes one proposed row whose resource's version is to be read, of the tools that this process has: for `lease_s` nobody
+-- else reads it, and the try is counted now, so that a reading that kills its process ends too.
+WITH due AS MATERIALIZED (
+  SELECT action_id FROM counterfoil.action
+  WHERE state = 'proposed' AND reads_version AND expected_resource_version IS NULL AND superseded_by IS NULL
+    AND next_lookup_at <= counterfoil.now() AND lookup_count < :tries_max
+    AND (tool, tool_version) IN (SELECT * FROM unnest(CAST(:tools AS text[]), CAST(:versions AS integer[])))
+  ORDER BY next_lookup_at LIMIT 1 FOR UPDATE SKIP LOCKED
+), claimed AS (
+  UPDATE counterfoil.action AS a
+  SET next_lookup_at = counterfoil.now() + :lease_s * interval '1 second', lookup_count = a.lookup_count + 1
+  FROM due WHERE a.action_id = due.action_id
+  RETURNING a.*
+)
+SELECT c.action_id, c.tenant, c.tool, c.tool_version, c.target, c.provider, c.account, c.arguments, c.lookup_count,
+       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
+       p.arguments AS of_arguments
+FROM claimed AS c
+LEFT JOIN counterfoil.action AS p ON p.action_id = c.parent_action_id;
+
+-- name: record_version
+-- The first reading stands, whoever made it. A later step of a plan waits for its turn, what is gated for a person.
+UPDATE counterfoil.action
+SET expected_resource_version = :version, lookup_count = 0, next_lookup_at = NULL,
+    state = CASE WHEN place > 1 THEN 'proposed' WHEN needs_approval THEN 'awaiting_approval' ELSE 'ready' END,
+    changed_by = :by, change_reason = 'version read', change_evidence = NULL
+WHERE action_id = :action_id AND state = 'proposed' AND reads_version AND expected_resource_version IS NULL
+  AND superseded_by IS NULL
+RETURNING state;
+
+-- name: read_version_later
+-- Only after the try that failed: a later one may be under way.
+UPDATE counterfoil.action SET next_lookup_at = counterfoil.now() + :after_s * interval '1 second'
+WHERE action_id = :action_id AND state = 'proposed' AND expected_resource_version IS NULL
+  AND lookup_count = :lookup_count
+RETURNING action_id;
+
+-- name: stale_unread
+-- The version could not be read: what nobody can compare is not done. Or nobody has read it, and this process lacks its
+-- tool, too.
+WITH unread AS MATERIALIZED (
+  SELECT action_id FROM counterfoil.action
+  WHERE state = 'proposed' AND reads_version AND expected_resource_version IS NULL
+    AND (next_lookup_at <= counterfoil.now() AND lookup_count >= :tries_max
+         OR next_lookup_at <= counterfoil.now() - :older_s * interval '1 second'
+            AND (tool, tool_version) NOT IN (SELECT * FROM unnest(CAST(:tools AS text[]), CAST(:versions AS integer[]))))
+  ORDER BY next_lookup_at LIMIT :batch FOR UPDATE SKIP LOCKED
+)
+UPDATE counterfoil.action AS a
+SET state = 'stale', last_error_code = 'version_unreadable', changed_by = :by, change_reason = 'version_unreadable',
+    change_evidence = NULL
+FROM unread WHERE a.action_id = unread.action_id AND a.state = 'proposed'
+RETURNING a.action_id;
 
 -- name: verdict_succeeded
 UPDATE counterfoil.action
@@ -70,8 +130,8 @@ RETURNING action_id;
 
 -- name: verdict_not_executed
 UPDATE counterfoil.action
-SET state = 'not_executed', in_doubt = false, lease_until = NULL, last_error_code = 'absent', changed_by = :by,
-    change_reason = 'absence earned, no attempt left', change_evidence = :evidence
+SET state = 'not_executed', in_doubt = false, lease_until = NULL, last_error_code = :code, changed_by = :by,
+    change_reason = :reason, change_evidence = :evidence
 WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence
 RETURNING action_id;
 
@@ -101,6 +161,14 @@ RETURNING action_id;
 UPDATE counterfoil.action
 SET state = 'operator_review', lease_until = NULL, last_error_code = :code, changed_by = :by, change_reason = :reason,
     change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence
+RETURNING action_id;
+
+-- name: verdict_back_to_review
+-- What a person said was not borne out. Why the row had come up for a person stays, unless there is a new reason.
+UPDATE counterfoil.action
+SET state = 'operator_review', lease_until = NULL, last_error_code = coalesce(:code, last_error_code),
+    changed_by = :by, change_reason = :answer, change_evidence = :evidence
 WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence
 RETURNING action_id;
 
@@ -160,6 +228,13 @@ SET state = 'uncertain', no_resend = true, uncertain_since = coalesce(a.uncertai
 FROM late WHERE a.action_id = late.action_id
 RETURNING a.action_id;
 
+-- name: expire_proposals
+-- Proposals that nobody has decided, and approved actions that nobody has claimed, in time.
+SELECT subject_id FROM counterfoil.expire_proposals(:by, :batch);
+
+-- name: prune_effect_locks
+SELECT counterfoil.prune_effect_locks(:older_s) AS pruned;
+
 -- name: due_cancels
 -- A cancel that found the row executing, and the row came back to a claimable state: now it can be carried out.
 SELECT action_id FROM counterfoil.action
@@ -168,6 +243,16 @@ ORDER BY cancel_requested_at LIMIT :batch;
 
 -- name: request_cancel
 SELECT counterfoil.request_cancel(:action_id, :by, :reason) AS state;
+
+-- name: sent_before_pivot
+-- Must be none. Runs with a pivot only, and only those that were called of late: they are few.
+SELECT c.tenant, c.run, c.actions
+FROM (
+  SELECT r.tenant, r.run, counterfoil.irreversible_before_pivot(r.tenant, r.run) AS actions
+  FROM counterfoil.run AS r
+  WHERE r.pivot IS NOT NULL AND r.updated_at > counterfoil.now() - :within_s * interval '1 second'
+  ORDER BY r.updated_at DESC LIMIT :batch) AS c
+WHERE c.actions > 0;
 
 -- name: make_partitions
 SELECT counterfoil.make_partitions(:ahead) AS made;

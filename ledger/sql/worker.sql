@@ -37,6 +37,9 @@ WITH claimed AS (
     AND (a.phase <> 'do' OR NOT EXISTS (                     -- the run is taken back: nothing new begins
       SELECT FROM counterfoil.run AS r
       WHERE r.tenant = a.tenant AND r.run = a.run AND r.state IN ('unwinding', 'unwind_blocked', 'unwound')))
+    AND NOT EXISTS (                                         -- approved, but too late: the expire tick tells so
+      SELECT FROM counterfoil.approval AS g
+      WHERE g.approval_id = a.approval_id AND g.consumed_at IS NULL AND g.expires_at <= counterfoil.now())
     AND (a.deadline_at IS NULL OR a.deadline_at > counterfoil.now())
   RETURNING a.*
 ), recorded AS (
@@ -44,26 +47,40 @@ WITH claimed AS (
   SELECT c.fence, c.action_id, c.tenant, c.attempt_count, :worker, c.last_sent_at
   FROM claimed AS c
 )
-SELECT c.action_id, c.tenant, c.run, c.step, c.revision, c.phase, c.tool, c.tool_version, c.class, c.effect, c.target,
-       c.provider, c.account, c.arguments, c.arguments_sha256, c.compensation, c.amount_minor, c.currency, c.needs_approval, c.key,
-       c.fence, c.attempt_count, c.not_sent_count, c.in_doubt, c.no_resend, c.first_sent_at,
+SELECT c.*,  -- all of it, since the guards judge by nearly all of it; see `recorded` in claims.py
        extract(epoch FROM counterfoil.now() - c.first_sent_at)::double precision AS key_age_s,
        p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
-       p.arguments AS of_arguments
+       p.arguments AS of_arguments, g.subject_id AS approval_subject_id, g.digest AS approval_digest,
+       g.people AS approval_people, g.amount_max_minor AS approval_amount_max_minor,
+       g.expires_at AS approval_expires_at
 FROM claimed AS c
-LEFT JOIN counterfoil.action AS p ON p.action_id = c.parent_action_id;
+LEFT JOIN counterfoil.action AS p ON p.action_id = c.parent_action_id
+LEFT JOIN counterfoil.approval AS g ON g.approval_id = c.approval_id;
 
 -- name: reread_mine
 -- After a connection was lost while the claim ran: is the row mine?
-SELECT a.action_id, a.tenant, a.run, a.step, a.revision, a.phase, a.tool, a.tool_version, a.class, a.effect, a.target,
-       a.provider, a.account, a.arguments, a.arguments_sha256, a.compensation, a.amount_minor, a.currency, a.needs_approval, a.key,
-       a.fence, a.attempt_count, a.not_sent_count, a.in_doubt, a.no_resend, a.first_sent_at,
+SELECT a.*,
        extract(epoch FROM counterfoil.now() - a.first_sent_at)::double precision AS key_age_s,
        p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
-       p.arguments AS of_arguments
+       p.arguments AS of_arguments, g.subject_id AS approval_subject_id, g.digest AS approval_digest,
+       g.people AS approval_people, g.amount_max_minor AS approval_amount_max_minor,
+       g.expires_at AS approval_expires_at
 FROM counterfoil.action AS a
 LEFT JOIN counterfoil.action AS p ON p.action_id = a.parent_action_id
+LEFT JOIN counterfoil.approval AS g ON g.approval_id = a.approval_id
 WHERE a.action_id = :action_id AND a.state = 'executing' AND a.fence = :fence;
+
+-- name: review_if_refused
+-- The database has refused the claim: the row has no approval of exactly what it says. Nothing was sent by this claim; in
+-- doubt, an earlier one may have been, and evidence decides about that.
+UPDATE counterfoil.action
+SET state = CASE WHEN in_doubt THEN 'uncertain' ELSE 'operator_review' END, no_resend = true,
+    uncertain_since = CASE WHEN in_doubt THEN coalesce(uncertain_since, counterfoil.now()) ELSE uncertain_since END,
+    next_lookup_at = CASE WHEN in_doubt THEN counterfoil.now() ELSE next_lookup_at END,
+    last_error_code = 'approval_mismatch', last_error_field = NULL,
+    changed_by = :worker, change_reason = 'approval mismatch', change_evidence = NULL
+WHERE action_id = :action_id AND generation = :generation AND state IN ('ready', 'retryable_failure')
+RETURNING state;
 
 -- name: record_attempt
 -- What the answer proved about this attempt, whoever holds the row by now. Evidence is never thrown away.
@@ -191,6 +208,34 @@ WITH noted AS (
 UPDATE counterfoil.action
 SET state = 'operator_review', lease_until = NULL, quiet_from = counterfoil.now(), attempt_count = attempt_count - 1,
     last_error_code = :code, changed_by = :worker, change_reason = :code, change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'executing' AND fence = :fence AND NOT in_doubt
+RETURNING action_id;
+
+-- name: stale_if_changed
+-- Before sending, not in doubt: what the call is about has changed since it was decided on, or cannot be read.
+WITH noted AS (
+  UPDATE counterfoil.attempt
+  SET finished_at = counterfoil.now(), outcome = 'let_go', code = :code, evidence = :evidence
+  WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL
+)
+UPDATE counterfoil.action
+SET state = 'stale', lease_until = NULL, quiet_from = counterfoil.now(), attempt_count = attempt_count - 1,
+    first_sent_at = CASE WHEN attempt_count = 1 THEN NULL ELSE first_sent_at END,
+    last_error_code = :code, last_error_field = NULL,
+    changed_by = :worker, change_reason = :code, change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'executing' AND fence = :fence AND NOT in_doubt
+RETURNING action_id;
+
+-- name: settle_stale
+-- The provider has checked the version itself and definitely refused, and no earlier attempt is in doubt.
+WITH noted AS (
+  UPDATE counterfoil.attempt
+  SET finished_at = counterfoil.now(), outcome = 'rejected', code = :code
+  WHERE action_id = :action_id AND attempt_id = :fence AND finished_at IS NULL
+)
+UPDATE counterfoil.action
+SET state = 'stale', lease_until = NULL, quiet_from = counterfoil.now(), last_error_code = 'resource_changed',
+    last_error_field = NULL, changed_by = :worker, change_reason = 'resource_changed', change_evidence = :code
 WHERE action_id = :action_id AND state = 'executing' AND fence = :fence AND NOT in_doubt
 RETURNING action_id;
 

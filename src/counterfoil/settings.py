@@ -15,8 +15,10 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from counterfoil.ledger.errors import ConfigError
+from counterfoil.settings_notify import Notify
 from counterfoil.settings_providers import (
     Count,
+    EffectSettings,
     ProviderSettings,
     Seconds,
     SecondsOrZero,
@@ -39,6 +41,7 @@ FAST: dict[str, Any] = {
         "lookup_base_s": 0.2,
         "lookup_lease_s": 12,
     },
+    "notify": {"timeout_s": 3, "every_s": 0.5},
 }
 """What `profile = "fast"` puts in place of the defaults, so that a demo or test sees in seconds what takes minutes."""
 
@@ -138,8 +141,10 @@ class Settings(BaseSettings):
     reconciler: Reconciler = Reconciler()
     relay: Relay = Relay()
     approval: Approval = Approval()
+    notify: Notify = Notify()
     providers: dict[str, ProviderSettings] = {}
     tool: dict[str, ToolSettings] = {}
+    effect: dict[str, EffectSettings] = {}
 
     @classmethod
     def load(cls, path: Path | None = None, environ: Mapping[str, str] | None = None) -> Self:
@@ -191,13 +196,19 @@ class Settings(BaseSettings):
             raise ConfigError(
                 "workers.soft_limit_s must be less than workers.hard_limit_s.", key="workers.soft_limit_s"
             )
+        if 3 * self.notify.timeout_s >= workers.soft_limit_s:  # both hooks, after one that was just in time
+            raise ConfigError(
+                "notify.timeout_s must be less than a third of workers.soft_limit_s.", key="notify.timeout_s"
+            )
         for name, provider in {"NAME": self.provider(""), **self.providers}.items():
             key = f"providers.{name}.timeout_s"
             call_s = provider.timeout_s + workers.pause_allowance_s
             if workers.lease_s <= call_s + workers.guard_s:
                 raise ConfigError(f"workers.lease_s must be more than {key} + pause_allowance_s + guard_s.", key=key)
-            if workers.soft_limit_s <= call_s:
-                raise ConfigError(f"workers.soft_limit_s must be more than {key} + pause_allowance_s.", key=key)
+            if workers.soft_limit_s <= call_s + workers.guard_s:
+                raise ConfigError(
+                    f"workers.soft_limit_s must be more than {key} + pause_allowance_s + guard_s.", key=key
+                )
             if self.reconciler.lookup_lease_s <= call_s:
                 raise ConfigError(f"reconciler.lookup_lease_s must be more than {key} + pause_allowance_s.", key=key)
             if self.profile == "fast" and name in self.providers and not provider.is_loopback:
@@ -237,6 +248,7 @@ class Settings(BaseSettings):
         """Reads every secret file that is named, as a worker will; raises `ConfigError` for the first that fails."""
         if self.database.key_secret_file is not None:
             self.key_secret()
+        self.notify.webhook()
         for name, provider in self.providers.items():
             for key in ("api_key_file", "token_file"):
                 path: Path | None = getattr(provider, key)

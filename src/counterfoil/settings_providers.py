@@ -87,7 +87,7 @@ class ProviderSettings(Section):
     def is_loopback(self) -> bool:
         """Every address given here is this machine. False where none is given: then the client's own address counts."""
         addresses = [address for address in (self.base_url, self.server) if address is not None]
-        return bool(addresses) and all(_is_loopback(address) for address in addresses)
+        return bool(addresses) and all(is_loopback(address) for address in addresses)
 
     def secret(self, name: Literal["api_key", "token"]) -> str | None:
         """The secret's text, from the setting or its file, without surrounding white space; None = not configured."""
@@ -98,7 +98,21 @@ class ProviderSettings(Section):
         return None if path is None else read_secret_file(path, f"{name}_file").decode()
 
 
-class ToolSettings(Section):
+class CapSettings(Section):
+    """How much there may be of one tool or effect; nothing is capped unless it is written here. A child run counts as a run
+    of its own, the day as one for all runs of a tenant."""
+
+    count_per_run_max: Count | None = None  # None = only limits.actions_per_run_max
+    amount_per_run_max_minor: Minor | None = None  # of each currency; a call whose amount nobody knows exceeds it
+    count_per_day_max: Count | None = None  # a tenant's day in UTC, by the ledger's clock
+    amount_per_day_max_minor: Minor | None = None  # what a tenant can lose before a person has looked
+
+
+class EffectSettings(CapSettings):
+    """`[effect.NAME]`: the caps on all tools of one effect together."""
+
+
+class ToolSettings(CapSettings):
     """`[tool.NAME]` may only tighten: it asks for approvals, and can lift none that the code declares."""
 
     approval: Literal["always"] | None = None
@@ -116,7 +130,8 @@ def read_secret_file(path: Path, key: str) -> bytes:
     return secret
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Whether the address, with or without a scheme, is surely this machine's."""
     try:
         host = urlsplit(address if "//" in address else f"//{address}").hostname or ""
     except ValueError:  # not an address at all, so surely not this machine's

@@ -19,7 +19,8 @@ CREATE INDEX action_effect_open ON counterfoil.action (tenant, effect, target)
   WHERE phase = 'do'
     AND state IN ('proposed', 'awaiting_approval', 'ready', 'executing', 'retryable_failure', 'uncertain',
                   'reconciling', 'operator_review');
-CREATE INDEX action_effect_day ON counterfoil.action (tenant, effect, created_at) WHERE phase = 'do';
+CREATE INDEX action_effect_day ON counterfoil.action (tenant, effect, coalesce(first_sent_at, created_at))
+  WHERE phase = 'do';
 CREATE INDEX action_version_due ON counterfoil.action (next_lookup_at)
   WHERE state = 'proposed' AND reads_version AND expected_resource_version IS NULL;
 
@@ -124,10 +125,10 @@ CREATE TABLE counterfoil.correction (
 CREATE INDEX correction_open ON counterfoil.correction (rank, created_at) WHERE state = 'open';
 CREATE INDEX correction_run ON counterfoil.correction (tenant, run);
 
--- Who was told that something waits for a person.
+-- Who was told that something waits for a person, is about to expire, or has expired undecided.
 CREATE TABLE counterfoil.notice (
   subject_id text NOT NULL,                    -- a proposal, an action in review, a correction
-  kind text NOT NULL CHECK (kind IN ('proposal', 'review', 'correction')),
+  kind text NOT NULL CHECK (kind IN ('proposal', 'review', 'correction', 'expiring', 'expired')),
   since timestamptz NOT NULL,                  -- waiting since; the same subject may wait again
   tenant text NOT NULL,
   tries integer NOT NULL DEFAULT 0,

@@ -1,0 +1,44 @@
+-- How much of an effect class a run and a tenant's day hold already.
+
+-- name: cap_use
+-- What counts against a call: actions of its effect (and, apart, of its tool) in its run and in its day, in UTC, but those
+-- that ended without an effect. The day is that of the first attempt, or of the recording before there is one. For a row
+-- that is about to be sent (`recorded_at` is given) those count that were recorded before it or are claimed already: of two
+-- rows that are claimed at once, at least the one whose claim commits later sees the other, so no lock is needed; where both
+-- see each other both stop, which is below the cap. What waits for a person and was never sent takes no place. At the door
+-- (`recorded_at` is NULL) everything counts. `bulk` counts what could not be taken back.
+SELECT count(*) FILTER (WHERE per = 'run') AS run_effect_count,
+       count(*) FILTER (WHERE per = 'run' AND u.tool = :tool) AS run_tool_count,
+       count(*) FILTER (WHERE per = 'day') AS day_effect_count,
+       count(*) FILTER (WHERE per = 'day' AND u.tool = :tool) AS day_tool_count,
+       coalesce(sum(u.minor) FILTER (WHERE per = 'run'), 0) AS run_effect_minor,
+       coalesce(sum(u.minor) FILTER (WHERE per = 'run' AND u.tool = :tool), 0) AS run_tool_minor,
+       coalesce(sum(u.minor) FILTER (WHERE per = 'day'), 0) AS day_effect_minor,
+       coalesce(sum(u.minor) FILTER (WHERE per = 'day' AND u.tool = :tool), 0) AS day_tool_minor,
+       count(*) FILTER (WHERE per = 'run' AND u.class = 'irreversible' AND (u.before OR NOT u.needs_approval)) AS bulk
+FROM (
+  SELECT c.per, c.tool, c.class, c.needs_approval, c.before,
+         CASE WHEN c.currency IS NOT DISTINCT FROM CAST(:currency AS text) THEN greatest(c.amount_minor, 0) END AS minor
+  FROM (
+    SELECT 'run' AS per, a.action_id, a.tool, a.class, a.needs_approval, a.currency, a.amount_minor, a.state,
+           a.attempt_count > 0 OR a.in_doubt OR a.state IN ('succeeded', 'compensated') AS sent,
+           CAST(:recorded_at AS timestamptz) IS NULL
+             OR (a.created_at, a.action_id) < (CAST(:recorded_at AS timestamptz), CAST(:action_id AS text)) AS before
+    FROM counterfoil.action AS a
+    WHERE a.tenant = :tenant AND a.run = :run AND a.effect = :effect AND a.phase = 'do'
+    UNION ALL
+    SELECT 'day', a.action_id, a.tool, a.class, a.needs_approval, a.currency, a.amount_minor, a.state,
+           a.attempt_count > 0 OR a.in_doubt OR a.state IN ('succeeded', 'compensated'),
+           CAST(:recorded_at AS timestamptz) IS NULL
+             OR (a.created_at, a.action_id) < (CAST(:recorded_at AS timestamptz), CAST(:action_id AS text))
+    FROM counterfoil.action AS a
+    WHERE a.tenant = :tenant AND a.effect = :effect AND a.phase = 'do'
+      AND coalesce(a.first_sent_at, a.created_at)
+          >= date_trunc('day', coalesce(CAST(:at AS timestamptz), counterfoil.now()), 'UTC')
+      AND coalesce(a.first_sent_at, a.created_at)
+          < date_trunc('day', coalesce(CAST(:at AS timestamptz), counterfoil.now()), 'UTC') + interval '1 day'
+  ) AS c
+  WHERE c.action_id <> CAST(:action_id AS text)
+    AND c.state NOT IN ('permanent_failure', 'not_executed', 'cancelled', 'stale')
+    AND (c.sent OR (c.before AND c.state <> 'operator_review'))
+) AS u;
