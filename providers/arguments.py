@@ -1,7 +1,7 @@
 """Decides what a tool's arguments are: a strict model made from the function's signature, and what a caller may pass.
 
-Parameters are the model's arguments, except the keyword-only `key` and `of`: the worker injects those, and no schema has
-them. Identity never comes from a model: the reserved names are refused in signatures and in calls.
+Parameters are the model's arguments, except the keyword-only `key`, `of` and `expected_version`: the worker injects those,
+and no schema has them. Identity never comes from a model: the reserved names are refused in signatures and in calls.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Mapping
+from types import UnionType
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -19,7 +20,8 @@ from counterfoil.ledger.errors import ArgumentError
 from counterfoil.providers.outcomes import Json
 
 RESERVED = frozenset({"idempotency_key", "action_id", "tenant_id", "tenant", "run_id", "step", "key", "of"})
-INJECTED = frozenset({"key", "of"})
+INJECTED = frozenset({"key", "of", "expected_version"})
+"""When they are keyword-only; elsewhere the first two are refused, and the third is an argument like any other."""
 _PREFIX = "arg_"  # the model's own attributes (`schema`, `copy`, `json`) stay usable as argument names
 _CODES = {"missing": "missing_argument", "extra_forbidden": "unknown_argument"}
 _OWN_WORDS = frozenset({"value_error", "assertion_error"})  # messages written by the tool's code may quote the value
@@ -106,10 +108,11 @@ def arguments_of(function: Callable[..., object]) -> tuple[Arguments, dict[str, 
 
 
 def result_fields_of(function: Callable[..., object]) -> tuple[str, ...]:
-    """The fields that a TypedDict or pydantic return annotation declares, () for any other."""
+    """The fields that a TypedDict or pydantic return annotation declares, alone or beside outcomes; () for any other."""
     returned = typing.get_type_hints(function).get("return")
-    if typing.is_typeddict(returned) or (isinstance(returned, type) and issubclass(returned, BaseModel)):
-        return tuple(typing.get_type_hints(returned))
+    for kind in typing.get_args(returned) if isinstance(returned, UnionType) else (returned,):
+        if typing.is_typeddict(kind) or (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            return tuple(typing.get_type_hints(kind))
     return ()
 
 
@@ -119,12 +122,13 @@ def _check(parameter: inspect.Parameter, hints: Mapping[str, object]) -> None:
         raise SignatureRefused(f"`*{name}` hides arguments: name each one")
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise SignatureRefused(f"`{name}` is positional-only: arguments are passed by name")
-    if name in INJECTED:
-        if parameter.kind is not parameter.KEYWORD_ONLY:
-            raise SignatureRefused(f"`{name}` is injected: make it keyword-only (`*, {name}: str`)")
-    elif name in RESERVED:
+    if name in INJECTED and parameter.kind is parameter.KEYWORD_ONLY:
+        return
+    if name in INJECTED & RESERVED:
+        raise SignatureRefused(f"`{name}` is injected: make it keyword-only (`*, {name}: str`)")
+    if name in RESERVED:
         raise SignatureRefused(f"`{name}` is reserved: identity never comes from a model, choose another name")
-    elif name not in hints:
+    if name not in hints:
         raise SignatureRefused(f"`{name}` has no annotation")
 
 

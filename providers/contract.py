@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
-from counterfoil.providers.outcomes import Finding, Json, Outcome
+from counterfoil.providers.outcomes import Finding, Json, Outcome, Reading
 
 
 class ToolClass(StrEnum):
@@ -79,12 +79,14 @@ class Call:
     account: str
     tool: str
     key: str
-    """32 hex digits, stable over all attempts of the action."""
+    """32 hex digits, stable over all attempts of the action; "" where only the version is read, before the first claim."""
     arguments: Mapping[str, Json]
     target: str | None
     first_sent_at: datetime | None
     """The ledger's time of the first claim; a look-up by time starts a skew earlier."""
     of: Of | None = None
+    expected_version: str | None = None
+    """What the resource was when the call was decided on; to be sent as a condition where the provider can check one."""
 
 
 class Adapter(Protocol):
@@ -101,5 +103,29 @@ class Adapter(Protocol):
         """Asks what happened to each; the result has one finding for each `action_id`. May raise: that is Unknown.
 
         `timeout_s` is for the requests of all pages together; how long one may take is the adapter's configuration.
+        """
+        ...
+
+    def version(self, call: Call, *, timeout_s: float) -> Reading:
+        """Reads what the call's resource is now, by one request, never out of a cache; raises for no answer.
+
+        Equal texts mean that nothing which the call depends on has changed. `call.key` may be empty.
+        """
+        ...
+
+
+OTHER_KEY = "other_key"
+"""The code of an `Unknown`: the fetched object exists, and is not the one that our call made."""
+
+
+@runtime_checkable
+class Fetcher(Protocol):
+    """What an adapter may offer besides: reads the one object that a person has named, to check what they say."""
+
+    def fetch(self, call: Call, receipt: str, *, timeout_s: float) -> Finding | None:
+        """Found only for the object of that receipt, and only where it carries our key; one that does not is
+        Unknown(OTHER_KEY), none at all Absent. None: this tool's objects can be neither fetched nor looked up.
+
+        `receipt` is what a person has typed. May raise: that is Unknown.
         """
         ...

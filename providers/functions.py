@@ -7,24 +7,29 @@ would say nothing about the first.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never, cast
 
 from pydantic import BaseModel
 
-from counterfoil.providers.contract import Call, Of
+from counterfoil.providers.contract import OTHER_KEY, Call, Of
 from counterfoil.providers.outcomes import (
+    VERSION_CHARS_MAX,
     Absent,
     Finding,
     Found,
     Many,
     NotSent,
     Outcome,
+    Reading,
     Rejected,
     Succeeded,
     Uncertain,
     Unknown,
+    Unreadable,
+    Version,
 )
 from counterfoil.providers.sanitise import clean_fields, clean_id, clean_text
 from counterfoil.providers.spec import ToolSpec
@@ -61,8 +66,42 @@ class FunctionAdapter:
         del timeout_s
         return {call.action_id: self._ask(call) for call in calls}
 
+    def fetch(self, call: Call, receipt: str, *, timeout_s: float) -> Finding | None:
+        """Looks up what happened under the call's key, and takes the one of that receipt, of several too."""
+        del timeout_s
+        lookup = self._spec.lookup
+        if not callable(lookup):
+            return None
+        answer = lookup(**self._lookup_arguments(lookup, call))
+        several = list(cast("Sequence[object]", answer)) if isinstance(answer, list | tuple) else None
+        if several:
+            answer = next((item for item in several if self._receipt_of(item) == receipt), several)
+        finding = self._finding_of(answer)
+        match finding:
+            case Found(Succeeded(found)) if found != receipt:
+                return Unknown(OTHER_KEY)
+            case Many(receipts):
+                return Found(Succeeded(receipt)) if receipt in receipts and not several else Unknown(OTHER_KEY)
+            case _:
+                return finding
+
+    def version(self, call: Call, *, timeout_s: float) -> Reading:
+        """What the declared function reads: text or an integer. None, anything else and an exception are unreadable.
+
+        So is an answer that took longer than `timeout_s`: what it says may be old by now.
+        """
+        read, until_s = self._spec.resource_version, time.monotonic() + timeout_s
+        if not callable(read):
+            return Unreadable("no_version")
+        try:
+            answer = read(**self._version_arguments(read, call))
+        except Exception as exc:  # noqa: BLE001 - a failed reading is no version, whatever failed in it
+            return Unreadable(_code(type(exc).__name__))
+        return version_of(answer) if time.monotonic() <= until_s else Unreadable("read_timeout")
+
     def _injected(self, call: Call) -> dict[str, object]:
         injected: dict[str, object] = {"key": call.key} if self._spec.takes_key else {}
+        injected |= {"expected_version": call.expected_version} if self._spec.takes_version else {}
         if self._spec.takes_of:
             if call.of is None:
                 raise ValueError("a counter-action without the action that it is about")
@@ -98,6 +137,13 @@ class FunctionAdapter:
             offered = {**self._spec.bind(call.arguments), **offered}
         return {name: value for name, value in offered.items() if name in wanted}
 
+    def _version_arguments(self, read: Callable[..., object], call: Call) -> dict[str, object]:
+        offered: dict[str, object] = self._spec.bind(call.arguments)
+        if call.of is not None:
+            offered["of"] = call.of if self._spec.of_annotation is Of else call.of.key
+        wanted = inspect.signature(read).parameters
+        return {name: value for name, value in offered.items() if name in wanted}
+
     def _finding_of(self, answer: object) -> Finding:
         if answer is None or isinstance(answer, Absent):
             return Absent()
@@ -125,6 +171,17 @@ class FunctionAdapter:
     def _receipt_of(self, item: object) -> str:
         outcome = self._outcome_of(item)
         return outcome.id if isinstance(outcome, Succeeded) else "unknown"
+
+
+def version_of(answer: object) -> Reading:
+    """A function's answer as a version. What would have to be cut or cleaned is none: two versions could become equal."""
+    if isinstance(answer, int) and not isinstance(answer, bool) and abs(answer) < 10**VERSION_CHARS_MAX:
+        answer = str(answer)
+    if not isinstance(answer, str):
+        return Unreadable("no_version" if answer is None else "not_a_version")
+    if not answer or len(answer) > VERSION_CHARS_MAX or clean_text(answer, chars_max=VERSION_CHARS_MAX) != answer:
+        return Unreadable("not_a_version")
+    return Version(answer)
 
 
 def outcome_of_exception(exc: Exception) -> Outcome:

@@ -1,4 +1,4 @@
-"""What an answer proves (outcome) and what a look-up proves (finding): two closed unions, no I/O.
+"""What an answer proves (outcome), what a look-up proves (finding), what a version was read as: closed unions, no I/O.
 
 An outcome is evidence about its own attempt only. A failed look-up is never absence.
 """
@@ -31,6 +31,10 @@ class Rejected:
     field: str | None = None
     retryable: bool = False
     retry_after_s: float | None = None
+
+
+PRECONDITION_FAILED = "precondition_failed"
+"""The code of a Rejected for which the provider has compared the version itself: HTTP 412."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +93,22 @@ class Unknown:
 
 
 Finding = Found | Absent | Many | Unknown
+
+VERSION_CHARS_MAX = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a resource is now, as text of 1 to 255 characters: two readings are equal exactly when nothing changed between."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The version could not be read, or there is none. Never equal to any version."""
+
+    code: str
+
+
+Reading = Version | Unreadable

@@ -63,6 +63,8 @@ class ToolSpec:
     result_fields: tuple[str, ...] = ()
     function: Callable[..., object]
     takes_key: bool = False
+    takes_version: bool = False
+    """The function sends the resource's expected version as a condition."""
     takes_of: bool = False
     """A counter-action: it is about another action, which the worker resolves."""
     of_annotation: object = None

@@ -77,7 +77,8 @@ class Keywords(TypedDict, total=False):
     """Within what no other tool may have the same effect on the same target under way; run."""
     resource_version: str | Callable[..., object] | bool | None
     """The function that reads the version of what the call changes, or its name; with `adapter`, True. It is read when the
-    call is proposed and compared right before the effect: what was decided about one version is not done to another."""
+    call is proposed and compared right before the effect: what was decided about one version is not done to another. A
+    function that takes `*, expected_version: str | None` can send it as a condition too; HTTP 412 then means stale."""
     approval: Literal["always", "never"] | None
     """Whether a person approves each call first. None: of irreversible tools, and of what the public or legal sees."""
     correction: Correction | None
@@ -150,6 +151,7 @@ class _Declaration:
             result_fields=result_fields_of(function) or (given.get("receipt", "id"),),
             function=function,
             takes_key="key" in injected,
+            takes_version="expected_version" in injected,
             takes_of="of" in injected,
             of_annotation=injected.get("of"),
             description=inspect.getdoc(function) or "",
@@ -240,6 +242,10 @@ class _Declaration:
             self.refuse("`lookup` is the look-up function or its name")
         if own_function and given.get("resource_version") is True:
             self.refuse("`resource_version` is the function that reads it, or its name")
+        if not own_function and given.get("resource_version") not in (None, True):
+            self.refuse("`resource_version` is True: the adapter reads it")
+        if "expected_version" in injected and not given.get("resource_version"):
+            self.refuse("it takes `expected_version`, and nothing reads one", fix="Give `resource_version=`.")
         if given.get("correction") is not None and not callable(given.get("correction")):
             self.refuse("`correction` is a function of the arguments")
         if own_function and "key" not in injected and (ttl_s is not None or given.get("unique")):

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 
-from counterfoil.providers.outcomes import NotSent, Rejected, Uncertain
+from counterfoil.providers.outcomes import PRECONDITION_FAILED, NotSent, Rejected, Uncertain
 
 NODES_MAX = 50
 FRAMES_MAX = 500
@@ -34,6 +34,7 @@ REFUSALS: Mapping[int, str] = {
     403: "forbidden",
     404: "not_found",
     410: "gone",
+    412: PRECONDITION_FAILED,
     413: "too_large",
     422: "unprocessable",
 }

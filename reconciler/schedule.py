@@ -18,8 +18,10 @@ def beat_schedule(settings: Settings) -> dict[str, dict[str, object]]:
     every_s = {
         "sweep_leases": sweep_s,
         "sweep_uncertain": sweep_s,
+        "read_versions": sweep_s,
         "expire": sweep_s,
         "unwind_runs": sweep_s,
+        "notify": settings.notify.every_s,
         "rescue": settings.reconciler.rescue_every_s,
         "make_partitions": PARTITIONS_EVERY_S,
     }

@@ -8,9 +8,12 @@ import socket
 
 from counterfoil.ledger.connection import Ledger
 from counterfoil.providers.registry import Registry
+from counterfoil.reconciler.hooks import Command, Hook, Webhook
 from counterfoil.reconciler.lookups import LookUps
-from counterfoil.reconciler.ticks import Reconciler
+from counterfoil.reconciler.notify import Notifier
+from counterfoil.reconciler.ticks import ORPHAN_AFTER_S, Reconciler
 from counterfoil.reconciler.unwind import Unwinder
+from counterfoil.reconciler.versions import VersionReads
 from counterfoil.settings import Settings
 from counterfoil.workers.setup import terms_from
 
@@ -38,8 +41,37 @@ def reconciler_from(settings: Settings, *, by: str | None = None, registry: Regi
             by=name,
             rng=random.Random(),
         ),
+        versions=VersionReads(
+            ledger=ledger,
+            registry=terms.registry,
+            adapter=terms.pool.adapter,
+            policy=terms.policy,
+            lease_s=sweeps.lookup_lease_s,
+            base_s=sweeps.lookup_base_s,
+            orphan_after_s=ORPHAN_AFTER_S,
+            by=name,
+        ),
         unwinder=Unwinder(ledger=ledger, registry=terms.registry, by=name),
+        notifier=Notifier(
+            ledger=ledger,
+            hooks=hooks_from(settings),
+            timeout_s=settings.notify.timeout_s,
+            batch=settings.notify.batch_max,
+            remind_ratio=settings.notify.remind_ratio,
+        ),
         by=name,
         lost_after_s=settings.relay.lost_after_s,
         sweep_budget_s=max(1.0, sweeps.sweep_every_s),
     )
+
+
+def hooks_from(settings: Settings) -> tuple[Hook, ...]:
+    """Whom the configuration has told; nobody by default. Reads the secret address here, in workers only."""
+    notify = settings.notify
+    hooks: list[Hook] = []
+    if notify.command:
+        hooks.append(Command(arguments=notify.command, timeout_s=notify.timeout_s))
+    address = notify.webhook()
+    if address is not None:
+        hooks.append(Webhook(url=address, timeout_s=notify.timeout_s))
+    return tuple(hooks)

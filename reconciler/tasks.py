@@ -22,6 +22,12 @@ def sweep_uncertain() -> None:
         _reconciler.get(_new).sweep_uncertain()
 
 
+def read_versions() -> None:
+    """Versions of what proposed actions are about."""
+    with told("read_versions", _reconciler):
+        _reconciler.get(_new).read_versions()
+
+
 def rescue() -> None:
     """Claimable rows without a wake-up: there must be none."""
     with told("rescue", _reconciler):
@@ -40,13 +46,19 @@ def unwind_runs() -> None:
         _reconciler.get(_new).unwind_runs()
 
 
+def notify() -> None:
+    """People who are to be told that something waits for them."""
+    with told("notify", _reconciler):
+        _reconciler.get(_new).notify()
+
+
 def make_partitions() -> None:
     """The partitions of the months to come."""
     with told("make_partitions", _reconciler):
         _reconciler.get(_new).make_partitions()
 
 
-TASKS = (sweep_leases, sweep_uncertain, rescue, expire, unwind_runs, make_partitions)
+TASKS = (sweep_leases, sweep_uncertain, read_versions, rescue, expire, unwind_runs, notify, make_partitions)
 
 for _task in TASKS:
     shared_task(name=f"counterfoil.{_task.__name__}")(_task)

@@ -113,6 +113,7 @@ def add_comment(store: Store, request: Request) -> Reply:
     if not request.body.get("body"):
         raise refuse_fields(comment="Comment body can not be empty!")
     comment = _add_comment(store, issue, document(request, request.body["body"], "comment"), request.body)
+    _save(store, issue)  # a comment updates its issue
     return Reply(201, _shown_comment(request, comment))
 
 
@@ -121,6 +122,7 @@ def delete_comment(store: Store, request: Request) -> Reply:
     if comment is None or comment["issue"] != issue["id"]:
         raise refuse(404, "Can not find a comment for the id.")
     store.delete(COMMENT, comment["id"])
+    _save(store, issue)
     store.record_effect("jira", "comment_deletion", comment["id"])
     return Reply(204)
 

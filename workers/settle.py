@@ -18,7 +18,7 @@ from counterfoil.ledger.canonical import canonical_json
 from counterfoil.ledger.claims import ClaimedAction
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ArgumentError
-from counterfoil.providers.outcomes import Json, NotSent, Outcome, Rejected, Succeeded, Uncertain
+from counterfoil.providers.outcomes import PRECONDITION_FAILED, Json, NotSent, Outcome, Rejected, Succeeded, Uncertain
 from counterfoil.workers.backoff import delay_s
 from counterfoil.workers.policy import Policy
 
@@ -73,6 +73,8 @@ class Settler:
         return False
 
     def _rejected(self, action: ClaimedAction, outcome: Rejected, policy: Policy) -> bool:
+        if outcome.code == PRECONDITION_FAILED and action.expected_resource_version and not action.in_doubt:
+            return claims.settle_stale(self.ledger, action, code=outcome.code, worker=self.worker)
         last = action.attempt_count >= policy.attempts_max
         wait_s = self._delay_s(action.attempt_count, policy, outcome.retry_after_s)
         if action.in_doubt:

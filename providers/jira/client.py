@@ -16,7 +16,7 @@ from typing import Any
 
 from jira import JIRAError
 
-from counterfoil.providers.contract import Call
+from counterfoil.providers.contract import OTHER_KEY, Call
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.jira.outcomes import (
     OPEN_PROPERTY,
@@ -42,10 +42,13 @@ from counterfoil.providers.outcomes import (
     Many,
     NotSent,
     Outcome,
+    Reading,
     Rejected,
     Succeeded,
     Uncertain,
     Unknown,
+    Unreadable,
+    Version,
 )
 from counterfoil.providers.sanitise import clean_id
 
@@ -88,6 +91,26 @@ class JiraAdapter:
                 if call.tool not in _MAKES_TICKET:
                     findings[call.action_id] = self._find_other(call)
         return findings
+
+    def fetch(self, call: Call, receipt: str, *, timeout_s: float) -> Finding:
+        """Reads the ticket or comment itself, which no index delays, and checks our key on it."""
+        with self._transport.attempt(timeout_s=timeout_s, writes_max=0, request_s=self._config.timeout_s):
+            try:
+                return self._fetch(call, receipt)
+            except Exception as exc:  # noqa: BLE001 - a failed reading says nothing, but for a 404 of the ticket's own
+                missing = isinstance(exc, JIRAError) and exc.status_code == 404
+                return Absent() if missing else Unknown(error_code(exc))
+
+    def version(self, call: Call, *, timeout_s: float) -> Reading:
+        """The ticket's last update and status, by one GET; what makes a ticket has none."""
+        issue = _issue_changed_by(call)
+        if issue is None:
+            return Unreadable("no_version")
+        with self._transport.attempt(timeout_s=timeout_s, writes_max=0):
+            try:
+                return Version(self._reads.version(issue))
+            except Exception as exc:  # noqa: BLE001 - a failed reading is no version, whatever failed in it
+                return Unreadable(error_code(exc))
 
     def _send(self, call: Call) -> Outcome:
         match call.tool:
@@ -274,6 +297,17 @@ class JiraAdapter:
         except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
             return Unknown(error_code(exc))
 
+    def _fetch(self, call: Call, receipt: str) -> Finding:
+        if call.tool in _MAKES_TICKET:
+            ticket = self._reads.ticket(receipt)
+            return self._ticket_finding(call, [ticket]) if _carries(ticket, call.key) else Unknown(OTHER_KEY)
+        if call.tool == "jira_comment":
+            named = [c for c in self._reads.comments(str(call.arguments["issue"])) if str(c["id"]) == receipt]
+            ours = [comment for comment in named if is_ours(properties_of(comment), call.key)]
+            return Unknown(OTHER_KEY) if named and not ours else _comment_finding(ours)
+        about = self._comment_of(call) if call.tool == "jira_delete_comment" else self._issue_of(call)
+        return self._find_other(call) if receipt == about else Unknown(OTHER_KEY)
+
     def _find_opened(self, call: Call) -> Finding:
         issue = self._issue_of(call)
         if issue is None:
@@ -294,6 +328,13 @@ class JiraAdapter:
             return Unknown("of_unresolved")
         ids = {str(comment["id"]) for comment in self._reads.comments(str(call.arguments["issue"]))}
         return Absent() if call.of.receipt in ids else Found(comment_done(call.of.receipt))
+
+
+def _issue_changed_by(call: Call) -> str | None:
+    """The ticket that a call changes; None for one that makes a ticket, or whose ticket is not known."""
+    if call.tool in ("jira_comment", "jira_delete_comment"):
+        return clean_id(call.arguments.get("issue"))
+    return call.of.receipt if call.of else None
 
 
 def _comment_finding(matches: Sequence[Mapping[str, object]]) -> Finding:

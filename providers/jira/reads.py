@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 from jira import JIRA
 
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.jira.outcomes import OPEN_PROPERTY, PROPERTY, UNDO_PROPERTY, label_of, time_of
 from counterfoil.providers.oneshot import OneShot
+from counterfoil.providers.sanitise import clean_id
 
 WEST_OF_UTC = timedelta(hours=12)
 """JQL reads a date in the account's time zone, which is at most this far behind UTC."""
 PAGE_SIZE = 100
 PAGES_MAX = 20
+FIELDS = ("labels", "created", "status")
+PROPERTIES = f"{PROPERTY},{OPEN_PROPERTY},{UNDO_PROPERTY}"
+"""What is read of a ticket to tell whether it is ours, and what became of it."""
 
 
 class Incomplete(Exception):
@@ -66,6 +71,26 @@ class JiraReads:
         ticket = self.get(f"issue/{issue}", fields="status", properties=name)
         return status_of(ticket), properties_of(ticket)
 
+    def version(self, issue: str) -> str:
+        """Changes with whatever anybody does to the ticket: when it was last updated, in UTC, and its status's id.
+
+        In UTC because Jira writes times in the account's own zone, which somebody may change.
+        """
+        ticket = self.get(f"issue/{issue}", fields="status,updated")
+        fields, status = ticket.get("fields"), status_of(ticket)
+        updated = time_of(fields.get("updated")) if isinstance(fields, Mapping) else None
+        status_id = clean_id(status.get("id"))
+        if updated is None or status_id is None:
+            raise Incomplete("malformed")
+        return f"{updated.astimezone(UTC).isoformat(timespec='milliseconds')} in status {status_id[:64]}"
+
+    def ticket(self, issue: str) -> dict[str, object]:
+        """One ticket, by a key that a person has typed, with what a search gives of it."""
+        ticket = self.get(f"issue/{quote(issue, safe='')}", fields=",".join(FIELDS), properties=PROPERTIES)
+        if not ticket.get("id"):
+            raise Incomplete("malformed")
+        return ticket
+
     def transitions(self, issue: str) -> list[dict[str, Any]]:
         """The moves that the ticket's workflow allows now."""
         return _items(self.get(f"issue/{issue}/transitions"), "transitions")
@@ -102,8 +127,8 @@ class JiraReads:
                 jql,
                 nextPageToken=token,
                 maxResults=PAGE_SIZE,
-                fields=["labels", "created", "status"],
-                properties=f"{PROPERTY},{OPEN_PROPERTY},{UNDO_PROPERTY}",
+                fields=list(FIELDS),
+                properties=PROPERTIES,
                 json_result=True,
             )
             if not isinstance(page, dict):

@@ -101,6 +101,7 @@ def jira_stage(
     undo="jira_close",
     receipt="key",
     lookup=True,
+    resource_version=True,  # a ticket that somebody has edited, moved or closed meanwhile is not the one that was shown
     adapter=ADAPTER,
 )
 def jira_open(order_id: OrderId, *, of: Of) -> StatusResult:
@@ -108,6 +109,7 @@ def jira_open(order_id: OrderId, *, of: Of) -> StatusResult:
     raise NotImplementedError
 
 
+# Neither this nor `jira_delete_comment` reads a version: an unwind calls them, and taking back does not go stale.
 @tool(
     cls="compensatable",
     provider="jira",
@@ -133,7 +135,7 @@ def jira_close(order_id: OrderId, reason: Text = "", *, of: Of) -> StatusResult:
     once_per=None,
     audience=["support_team"],
     undo="jira_delete_comment",
-    lookup=True,
+    lookup=True,  # and no resource_version: every other comment makes a new one, and a comment overwrites nothing
     adapter=ADAPTER,
 )
 def jira_comment(issue: Issue, body: Annotated[str, Field(min_length=1, max_length=30_000)]) -> CommentResult:

@@ -14,7 +14,7 @@ from typing import Any
 import requests
 import stripe
 
-from counterfoil.providers.contract import Call, Of
+from counterfoil.providers.contract import OTHER_KEY, Call, Of
 from counterfoil.providers.oneshot import OneShot
 from counterfoil.providers.outcomes import (
     Absent,
@@ -23,10 +23,12 @@ from counterfoil.providers.outcomes import (
     Many,
     NotSent,
     Outcome,
+    Reading,
     Rejected,
     Succeeded,
     Uncertain,
     Unknown,
+    Unreadable,
 )
 from counterfoil.providers.sanitise import clean_id
 from counterfoil.providers.stripe.config import StripeConfig
@@ -45,6 +47,7 @@ from counterfoil.providers.stripe.outcomes import (
     found,
     is_ours,
     refund_outcome,
+    version_of_intent,
     was_captured_under,
 )
 
@@ -103,6 +106,27 @@ class StripeAdapter:
             for group in _groups(calls):
                 findings |= self._look(group)
         return findings
+
+    def fetch(self, call: Call, receipt: str, *, timeout_s: float) -> Finding:
+        """Retrieves the object by its id, and checks the key in its metadata; a change of a hold is read on the hold."""
+        with self._transport.attempt(timeout_s=timeout_s, writes_max=0, request_s=self._config.timeout_s):
+            try:
+                return self._fetch(call, receipt)
+            except Exception as exc:  # noqa: BLE001 - only a 404 of Stripe's own says that there is no such object
+                missing = getattr(exc, "http_status", None) == 404 and error_code(exc) == "resource_missing"
+                return Absent() if missing else Unknown(error_code(exc))
+
+    def version(self, call: Call, *, timeout_s: float) -> Reading:
+        """The state of the PaymentIntent that the call is about, by one GET; what makes a PaymentIntent has none."""
+        intent = call.of.receipt if call.of else None
+        if intent is None:
+            return Unreadable("no_version")
+        with self._transport.attempt(timeout_s=timeout_s, writes_max=0):
+            try:
+                item = _plain(self._client.v1.payment_intents.retrieve(intent, {"expand": [CHARGE]}))
+            except Exception as exc:  # noqa: BLE001 - a failed reading is no version, whatever failed in it
+                return Unreadable(error_code(exc))
+        return version_of_intent(item) if _is_intent(item, intent) else Unreadable("malformed")
 
     def _send(self, call: Call) -> Outcome:
         field = _contradiction(call)
@@ -208,6 +232,17 @@ class StripeAdapter:
             return {call.action_id: _hold_finding(call, item) for call in group}
         items = self._list(self._client.v1.refunds.list, {"payment_intent": intent})
         return {call.action_id: _finding(call, items) for call in group}
+
+    def _fetch(self, call: Call, receipt: str) -> Finding:
+        if call.tool in _ON_HOLD:
+            return self._find([call])[call.action_id] if receipt == self._intent_of(call) else Unknown(OTHER_KEY)
+        if _kind(call) == "refund":
+            item = _plain(self._client.v1.refunds.retrieve(receipt, {}))
+        else:
+            item = _plain(self._client.v1.payment_intents.retrieve(receipt, {"expand": [CHARGE]}))
+        if item.get("object") != _kind(call) or item.get("id") != receipt:
+            raise Incomplete("malformed")
+        return _finding(call, [item]) if is_ours(item, kind=_kind(call), key=call.key) else Unknown(OTHER_KEY)
 
     def _list(self, page: Callable[..., Any], query: Mapping[str, object]) -> list[Mapping[str, object]]:
         """Every item of a list. Raises Incomplete when it is malformed or longer than `PAGES_MAX` pages."""

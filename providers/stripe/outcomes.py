@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 
 from counterfoil.providers.contract import Call
-from counterfoil.providers.outcomes import Found, NotSent, Rejected, Succeeded, Uncertain
+from counterfoil.providers.outcomes import Found, NotSent, Rejected, Succeeded, Uncertain, Unreadable, Version
 from counterfoil.providers.sanitise import clean_fields, clean_id, clean_text
 from counterfoil.providers.transport import REFUSALS, classify_exception, retry_after_of
 
@@ -28,6 +29,7 @@ _ALREADY_DONE = {
     "payment_intent_unexpected_state": "unexpected_state",
 }
 """Refusals of a counter-action or capture that only a look-up can tell from our own earlier success."""
+_AMOUNTS = ("amount", "amount_received", "amount_capturable")
 _LAPSED = ("automatic", "expired")
 """A PaymentIntent's `cancellation_reason` when nobody captured the hold in time."""
 
@@ -96,6 +98,23 @@ def amount_received(intent: Mapping[str, object]) -> int | None:
     """What was captured, in minor units."""
     amount = intent.get("amount_received")
     return amount if isinstance(amount, int) else None
+
+
+def version_of_intent(intent: Mapping[str, object]) -> Version | Unreadable:
+    """Changes with every movement of the money: status, amounts, and the charge behind it, which must be expanded.
+
+    The status stands in clear, for the person who decides; a short hash holds the rest. What a call of ours writes into
+    the metadata of a PaymentIntent changes nothing.
+    """
+    charge = intent.get("latest_charge")
+    status, numbers = intent.get("status"), [intent.get(name) for name in _AMOUNTS]
+    if isinstance(charge, Mapping):
+        numbers.append(charge.get("amount_refunded"))
+    if not isinstance(status, str) or not isinstance(charge, Mapping | None) or not all(map(_is_amount, numbers)):
+        return Unreadable("malformed")
+    charge_id = charge.get("id") if isinstance(charge, Mapping) else None
+    text = "|".join(map(str, (intent.get("id"), status, *numbers, charge_id)))
+    return Version(f"{_code(status)} {sha256(text.encode()).hexdigest()[:16]}")
 
 
 def refund_outcome(refund: Mapping[str, object]) -> Succeeded | Rejected | Uncertain:
@@ -191,6 +210,10 @@ def _headers(exc: Exception) -> Mapping[str, str]:
 
 def _code(value: object) -> str:
     return clean_text(value, chars_max=CODE_CHARS_MAX) if isinstance(value, str) else ""
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _argument(param: object, call: Call) -> str | None:

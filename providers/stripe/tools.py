@@ -119,6 +119,7 @@ def stripe_charge(
     amount=("amount_minor", "currency"),
     native_key_ttl_s=KEY_TTL_S,
     lookup=True,
+    lapses="capture_before",
     adapter=ADAPTER,
 )
 def stripe_authorize(
@@ -144,6 +145,7 @@ def stripe_authorize(
     amount=("amount_minor", "currency"),
     native_key_ttl_s=KEY_TTL_S,
     lookup=True,
+    resource_version=True,  # a hold that was released, lapsed or captured by hand meanwhile is not the one that was shown
     adapter=ADAPTER,
 )
 def stripe_capture(
@@ -153,6 +155,7 @@ def stripe_capture(
     raise NotImplementedError
 
 
+# Neither this nor `stripe_refund` reads a version: an unwind calls them, and taking back does not go stale.
 @tool(
     cls="compensatable",
     provider="stripe",

@@ -172,7 +172,6 @@ def test_settings_exist(page: str) -> None:
 
 
 SPARED = {
-    "workers.guard_s": "the settings' own check that the lease fits",
     "database.key_secret_file": "read by a method of the settings",
     "providers.NAME.api_key_file": "read by a method of the settings",
     "providers.NAME.token_file": "read by a method of the settings",

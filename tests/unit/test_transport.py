@@ -313,10 +313,10 @@ def test_stripe_wrapper_is_seen_through() -> None:
 
 
 def test_only_listed_statuses_are_refusals() -> None:
-    """Every status from 300 to 599: 429 is for now, seven are for good, all the rest say nothing."""
+    """Every status from 300 to 599: 429 is for now, eight are for good, all the rest say nothing."""
     outcomes = {status: classify_status(status) for status in range(300, 600)}
     refused = {status for status, outcome in outcomes.items() if isinstance(outcome, Rejected)}
-    assert refused == {400, 401, 403, 404, 410, 413, 422, 429}
+    assert refused == {400, 401, 403, 404, 410, 412, 413, 422, 429}
     assert outcomes[429] == Rejected("rate_limited", retryable=True)
     assert all(isinstance(outcome, Uncertain) for status, outcome in outcomes.items() if status not in refused)
 

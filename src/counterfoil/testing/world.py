@@ -113,7 +113,8 @@ class World:
     def reconcile(self) -> int:
         """Every tick of beat, once; returns how many rows they moved or looked at."""
         ticks = self.reconciler
-        return ticks.expire() + ticks.sweep_leases() + ticks.sweep_uncertain() + ticks.rescue()
+        moved = ticks.expire() + ticks.sweep_leases() + ticks.sweep_uncertain() + ticks.read_versions() + ticks.rescue()
+        return moved + ticks.notify()
 
     def settle(self, *, at_most_s: float = 7 * 86_400) -> None:
         """Runs workers and reconciler until nothing moves; when all wait for a time, moves the clock there.

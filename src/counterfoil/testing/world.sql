@@ -22,6 +22,9 @@ FROM (
                   ELSE greatest(next_lookup_at, uncertain_since + :uncertain_after_s * interval '1 second') END)
   FROM counterfoil.action WHERE state = 'uncertain'
   UNION ALL
+  SELECT min(next_lookup_at) FROM counterfoil.action
+  WHERE state = 'proposed' AND reads_version AND expected_resource_version IS NULL
+  UNION ALL
   SELECT min(lease_until) FROM counterfoil.action WHERE state IN ('executing', 'reconciling')
 ) AS waits;
 
