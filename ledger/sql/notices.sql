@@ -22,9 +22,11 @@ WITH wanted AS (
 )
 INSERT INTO counterfoil.notice (subject_id, kind, since, tenant, next_try_at)
 SELECT w.subject_id, w.kind, w.since, w.tenant,
-  greatest(counterfoil.now(), least(counterfoil.now() + :pause_s * interval '1 second', (
-    SELECT min(n.next_try_at) FROM counterfoil.notice AS n WHERE n.told_at IS NULL AND n.tries > 0)))
+  CASE WHEN p.until IS NULL THEN counterfoil.now()
+       ELSE greatest(counterfoil.now(), least(p.until, counterfoil.now() + :pause_s * interval '1 second')) END
 FROM wanted AS w
+CROSS JOIN (
+  SELECT min(n.next_try_at) AS until FROM counterfoil.notice AS n WHERE n.told_at IS NULL AND n.tries > 0) AS p
 WHERE NOT EXISTS (
   SELECT FROM counterfoil.notice AS n
   WHERE n.subject_id = w.subject_id AND n.kind = w.kind AND n.since = w.since)

@@ -458,6 +458,6 @@ def test_an_unexpected_error_names_its_type_alone(cli: Cli, monkeypatch: pytest.
 def test_every_query_of_the_command_line_prepares(rows: Rows, file: str) -> None:
     """Against the real schema, under the reader's login but for what is said in an action."""
     for name, query in load("counterfoil.cli", file).items():
-        role = "operator" if name in ("said_in_action", "proved_in_action") else "reader"
+        role = "operator" if name in ("said_in_action", "proved_in_action", "results_of_staged") else "reader"
         with psycopg.connect(rows.database.url(role)) as connection:
             connection.execute(query.psycopg.encode(), dict.fromkeys(query.parameters), prepare=True)

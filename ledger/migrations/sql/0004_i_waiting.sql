@@ -30,7 +30,7 @@ LEFT JOIN LATERAL (
   FROM counterfoil.review AS r WHERE r.action_id = a.action_id) AS r ON true
 WHERE a.state = 'operator_review' AND r.open = 0      -- else a person has asked, and the reconciler is to answer
 UNION ALL
-SELECT 'correction', c.correction_id, c.tenant, c.run, c.created_at, NULL, 'correction'
+SELECT 'correction', c.correction_id, c.tenant, c.run, c.open_since, NULL, 'correction'
 FROM counterfoil.correction AS c WHERE c.state = 'open';
 
 -- How many of the run's irreversible effects, its child runs' included, were sent although its pivot was still ahead: by
@@ -69,4 +69,4 @@ REVOKE ALL ON counterfoil.waiting_for_people FROM PUBLIC;
 REVOKE ALL ON FUNCTION counterfoil.irreversible_before_pivot FROM PUBLIC;
 GRANT SELECT ON counterfoil.waiting_for_people TO counterfoil_worker, counterfoil_operator, counterfoil_reader;
 GRANT EXECUTE ON FUNCTION counterfoil.irreversible_before_pivot
-  TO counterfoil_worker, counterfoil_operator, counterfoil_reader;
+  TO counterfoil_agent, counterfoil_worker, counterfoil_operator, counterfoil_reader;

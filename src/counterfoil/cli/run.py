@@ -12,6 +12,7 @@ from counterfoil.cli import place
 from counterfoil.cli.action import request_cancel
 from counterfoil.cli.options import AsJson, ConfigPath, DryRun, Limit, Reason, Tenant, group
 from counterfoil.cli.output import as_json, facts, is_plain, picture, say, stop, table, width
+from counterfoil.cli.staged import pivot_facts, print_plan, read_plan
 from counterfoil.cli.words import unwind_words
 from counterfoil.ledger.errors import ConfigError, NotAllowed, NotFound
 from counterfoil.ledger.states import SETTLED, State
@@ -45,7 +46,7 @@ def list_runs(
     json_: AsJson = False,
     config: ConfigPath = None,
 ) -> None:
-    """List runs, the last changed first.
+    """List runs, the last changed first; with a pivot, how many irreversible effects came before it. That must be 0.
 
     \b
     counterfoil run list --tenant acme
@@ -58,9 +59,10 @@ def list_runs(
         rows = ledger.rows(query, {"tenant": tenant, "state": state, "limit": limit})
     if json_:
         return as_json(rows)
-    names = ("run", "tenant", "actor", "state", "calls_count", "created_at", "updated_at")
+    names = ("run", "tenant", "actor", "state", "calls_count", "pivot", "irreversible_before_pivot", "created_at",
+             "updated_at")  # fmt: skip
     table(
-        ("run", "tenant", "actor", "state", "calls", "created", "updated"),
+        ("run", "tenant", "actor", "state", "calls", "pivot", "before it", "created", "updated"),
         [[row[name] for name in names] for row in rows],
         empty="no runs",
     )
@@ -69,7 +71,8 @@ def list_runs(
 
 @app.command()
 def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: ConfigPath = None) -> None:
-    """Show a run over time and its steps; of an unwind, what became of each step and what it waits for.
+    """Show a run over time, its plan and its steps; of an unwind, what became of each step, what it waits for, and which
+    corrections a person decides.
 
     In the picture time runs to scale but for idle gaps, and for moments that would fall into one column.
 
@@ -84,12 +87,13 @@ def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: Confi
         found = find_run(ledger, run, tenant)
         actions = ledger.rows(query, {"tenant": found["tenant"], "run": found["run"]})
         unwinding = told(_steps(ledger, found)) if found["state"] in UNWINDING else []
+        plan = read_plan(ledger, found, config)
         wanted = {"action_ids": [action["action_id"] for action in actions], "limit": EVENTS_MAX}
         moves, attempts = ledger.rows(own["moves_of"], wanted), ledger.rows(own["attempts_of"], wanted)
     if json_:
-        return as_json({**found, "actions": actions, "unwind": unwinding})
+        return as_json({**found, **plan, "actions": actions, "unwind": unwinding})
     names = ("run", "tenant", "actor", "state", "unwind_reason", "parent_run", "created_at", "deadline_at")
-    facts([(name.removesuffix("_at"), found[name]) for name in names])
+    facts([*((name.removesuffix("_at"), found[name]) for name in names), *pivot_facts(found)])
     say()
     picture(draw(found, actions, moves, attempts, width=width(), plain=is_plain()).lines)
     say()
@@ -99,6 +103,7 @@ def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: Confi
         [[action[name] for name in columns] for action in actions],
         empty="no actions",
     )
+    print_plan(found, plan)
     if unwinding:
         say()
         _print_unwind(unwinding, found["state"])
@@ -247,7 +252,7 @@ def _until_unwound(ledger: Ledger, run: Row, wait_s: float) -> Row:
 
 def _print_unwind(steps: list[dict[str, str | None]], state: str) -> None:
     _print_steps([{**step, "unwind": unwind_words(step)} for step in steps], "unwind")
-    if state == "unwind_blocked" and all(step["why"] is None for step in steps):
+    if state == "unwind_blocked" and not any(step["standing"] in ("person", "correct") for step in steps):
         say(
             "a compensation cannot be built: is its tool loaded by the reconciler, in a form that takes what was recorded?"
         )

@@ -34,7 +34,30 @@ FROM counterfoil.attempt WHERE action_id = ANY(CAST(:action_ids AS text[])) ORDE
 -- name: runs_named
 -- Run ids are the application's, one namespace a tenant.
 SELECT tenant, run, actor, state, parent_run, calls_count, deadline_at, unwind_reason, unwind_requested_at, created_at, updated_at,
+       pivot, pivot_passed_at, counterfoil.irreversible_before_pivot(tenant, run) AS irreversible_before_pivot,
        counterfoil.now() AS now
 FROM counterfoil.run
 WHERE run = :run AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
 ORDER BY tenant LIMIT 20;
+
+-- name: open_proposals_of_run
+-- What a person has to decide before the run goes on.
+SELECT p.proposal_id, p.is_plan, p.people, p.expires_at, p.created_at,
+       (SELECT count(*) FROM counterfoil.action AS a
+        WHERE a.proposal_id = p.proposal_id AND a.superseded_by IS NULL) AS steps
+FROM counterfoil.proposal AS p
+WHERE p.tenant = :tenant AND p.run = :run AND p.state = 'open' ORDER BY p.created_at, p.proposal_id;
+
+-- name: staged_of_run
+SELECT action_id, step, tool, target, state, created_at
+FROM counterfoil.action
+WHERE tenant = :tenant AND run = :run AND staged AND superseded_by IS NULL ORDER BY created_at, action_id;
+
+-- name: may_read_results
+SELECT has_column_privilege('counterfoil.action', 'result', 'SELECT') AS may;
+
+-- name: results_of_staged
+-- Of what still stands: in them is when it lapses by itself.
+SELECT action_id, tool, tool_version, result
+FROM counterfoil.action
+WHERE tenant = :tenant AND run = :run AND staged AND superseded_by IS NULL AND state = 'succeeded' AND result IS NOT NULL;
