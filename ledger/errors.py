@@ -10,6 +10,7 @@ CounterfoilError (RuntimeError)
 ├── RunTakenOver           another handle re-opened this run
 ├── NotFound               there is no such action or run, or this login may not see it
 ├── NotAllowed             the run is closed or unwinding, or the role has no right to this tenant
+│   └── DecisionRefused    a person's decision does not stand: changed, expired, decided by somebody else, one's own, …
 └── LedgerUnavailable      Postgres could not be reached, or the connection was lost
 
 All subclass RuntimeError, which agent frameworks do not retry by default. Each has a stable `code` and an `exit_code`
@@ -103,6 +104,14 @@ class NotAllowed(CounterfoilError):
 
     code = "not_allowed"
     exit_code = 4
+
+
+class DecisionRefused(NotAllowed):
+    """A person's decision does not stand, and changed nothing; `code` says why, such as changed, expired or decided."""
+
+    def __init__(self, message: str, *, code: str, fix: str = "") -> None:
+        super().__init__(message, fix=fix)
+        self.code = code
 
 
 class NotFound(CounterfoilError):

@@ -34,7 +34,11 @@ from counterfoil.stack.services import Services, Urls
 from counterfoil.testing import World, advance_ledger
 
 TEMPLATE = "cf_template"
-TEST_LOGINS = (*LOGINS, Login("agent2", "cf_agent2", "agent", ("globex",)))
+TEST_LOGINS = (
+    *LOGINS,
+    Login("agent2", "cf_agent2", "agent", ("globex",)),
+    Login("operator2", "cf_operator2", "operator", ("*",)),
+)
 
 FOLDER_PREFIX = "counterfoil-tests-"
 FOLDER_VARIABLE = "CF_TEST_FOLDER"
@@ -69,7 +73,7 @@ class Database:
     urls: Urls
 
     def url(self, role: str) -> str:
-        """The libpq URL for owner (superuser), agent (acme, globex), agent2 (globex), worker, operator or reader."""
+        """The libpq URL for owner (superuser), agent (acme, globex), agent2 (globex), worker, operator(2) or reader."""
         return database_url(self.home, self.urls, self.name, role, logins=TEST_LOGINS)
 
     def advance(self, seconds: float) -> None:

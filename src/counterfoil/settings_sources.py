@@ -25,6 +25,9 @@ FILE_VARIABLE = "COUNTERFOIL_CONFIG"
 SANDBOX_VARIABLE = "COUNTERFOIL_SANDBOX_URL"
 """Where `counterfoil up` has the sandbox: for people's own tools and scripts."""
 
+PERSON_VARIABLE = "COUNTERFOIL_PERSON"
+"""The name under which a person decides at the command line."""
+
 NO_SETTINGS = frozenset(
     {
         FILE_VARIABLE,
@@ -34,9 +37,10 @@ NO_SETTINGS = frozenset(
         "COUNTERFOIL_CRASH_MARK",
         "COUNTERFOIL_CRASH_HOLD_S",
         SANDBOX_VARIABLE,
+        PERSON_VARIABLE,
     }
 )
-"""Variables of ours that are no settings: the file, where and how the local stack keeps its data, a crash for a test."""
+"""Variables of ours that are no settings: the file, the local stack's data, who sits here, a crash for a test."""
 
 _SERVICE_LINK = re.compile(
     r"COUNTERFOIL_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"

@@ -95,7 +95,8 @@ BEGIN
   INSERT INTO counterfoil.approval (subject_id, action_id, tenant, digest, people, amount_field, amount_max_minor,
                                     expires_at)
   SELECT p_proposal, a.action_id, a.tenant, counterfoil.intent_digest(a, p.expires_at), approved,
-         CASE WHEN NOT p.is_plan THEN p_amount_field END, CASE WHEN NOT p.is_plan THEN p_amount_max_minor END,
+         CASE WHEN NOT p.is_plan AND p.people = 1 THEN p_amount_field END,       -- the first of two saw no bounds
+         CASE WHEN NOT p.is_plan AND p.people = 1 THEN p_amount_max_minor END,
          p.expires_at
   FROM counterfoil.action AS a
   WHERE a.proposal_id = p_proposal AND a.superseded_by IS NULL AND a.state IN ('proposed', 'awaiting_approval');

@@ -6,6 +6,7 @@ the login of the role that the verb needs.
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from counterfoil.settings import Settings
     from counterfoil.stack.home import Home
     from counterfoil.stack.services import Urls
+
+PERSON_VARIABLE = "COUNTERFOIL_PERSON"
+PERSON_CHARS_MAX = 200
+"""What the ledger's columns of persons hold."""
 
 Role = Literal["agent", "worker", "operator", "reader", "owner"]
 
@@ -75,6 +80,19 @@ def open_ledger(config: Path | None, role: Role) -> Iterator[Ledger]:
 
     with closing(Ledger(database_url(config, role), application_name="counterfoil cli")) as ledger:
         yield ledger
+
+
+def person() -> str:
+    """Under which name whoever sits here decides: COUNTERFOIL_PERSON, else the name of the system's user.
+
+    A name is as good as the login that it comes through: the ledger records both. Raises ConfigError.
+    """
+    name = os.environ.get(PERSON_VARIABLE, "").strip() or getpass.getuser()
+    if len(name) > PERSON_CHARS_MAX or not name.isprintable():
+        raise ConfigError(
+            f"{PERSON_VARIABLE} is no name: at most {PERSON_CHARS_MAX} printable characters.", key=PERSON_VARIABLE
+        )
+    return name
 
 
 def local_home() -> Home | None:

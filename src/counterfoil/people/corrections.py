@@ -1,0 +1,209 @@
+"""Decides what a correction shows, and how people write, send and dismiss it. One correction is one message, never a batch.
+
+For the command line, a console and code of your own: it takes a `Ledger` under an operator's login and the tools' `Registry`.
+What would be said is held against its tool's arguments whenever somebody writes it, and again before it is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import assert_never
+
+from counterfoil.ledger import corrections as doors
+from counterfoil.ledger.canonical import canonical_json, load_stored, sha256_of
+from counterfoil.ledger.connection import Ledger
+from counterfoil.ledger.corrections import Answer, Answered, Correction, CorrectionState, Message
+from counterfoil.ledger.digests import DIGEST_SHOWN
+from counterfoil.ledger.errors import ArgumentError, ConfigError, DecisionRefused
+from counterfoil.ledger.keys import action_id, step_of
+from counterfoil.outbox.intents import DOOR_RULES, DoorRules, checked_arguments
+from counterfoil.providers.contract import ToolClass
+from counterfoil.providers.outcomes import Json
+from counterfoil.providers.registry import Registry
+from counterfoil.providers.spec import ToolSpec
+
+RANK_NAMES = ("inside", "customer", "public", "legal")
+"""What a correction's rank is called."""
+
+
+def said(correction: Correction) -> tuple[str, dict[str, Json]] | None:
+    """Tool and arguments of what would be said; None: nobody has written it."""
+    if correction.call is None:
+        return None
+    call = load_stored(correction.call)
+    arguments = call["arguments"]
+    return str(call["tool"]), dict(arguments) if isinstance(arguments, dict) else {}
+
+
+def teller(registry: Registry, name: str) -> ToolSpec:
+    """The tool that says it. Raises `ConfigError`: it is not loaded here, does nothing, or is about another action."""
+    spec = registry.get(name)
+    if spec.cls is ToolClass.PURE or spec.takes_of:
+        raise ConfigError(f"{name} tells nobody anything: it is {'pure' if not spec.takes_of else 'a counter-action'}.")
+    return spec
+
+
+def edit(
+    ledger: Ledger,
+    correction_id: str,
+    *,
+    tool: str | None = None,
+    changes: Mapping[str, str],
+    by: str,
+    channel: str,
+    registry: Registry,
+    reason: str | None = None,
+    rules: DoorRules = DOOR_RULES,
+) -> Correction:
+    """Writes what would be said: `changes` over what is written, or, with another `tool`, all of it.
+
+    A value is taken as text, and as JSON where the tool's argument is no text. Returns the correction with its new digest.
+    Raises `ArgumentError` (the tool refuses it, or no tool is named), `ConfigError`, `DecisionRefused`, `NotFound`.
+    """
+    correction = doors.read_correction(ledger, correction_id)
+    written = said(correction)
+    name = tool or (written[0] if written else None)
+    if name is None:
+        raise ArgumentError(
+            f"nobody has written what {correction_id} says.",
+            path="tool",
+            code="usage",
+            fix="Name the tool that says it.",
+        )
+    spec = teller(registry, name)
+    arguments: dict[str, object] = dict(written[1]) if written and written[0] == name else {}
+    call: dict[str, Json] = {"tool": spec.name, "arguments": _taken(spec, arguments, changes, rules)}
+    text = canonical_json(call)
+    answered = doors.edit(ledger, correction_id, call=text, by=by, channel=channel, reason=reason)
+    if answered.answer is not Answer.EDITED:
+        raise refusal(answered, correction)
+    return doors.read_correction(ledger, correction_id)
+
+
+def send(
+    ledger: Ledger,
+    correction_id: str,
+    *,
+    digest: str,
+    by: str,
+    channel: str,
+    registry: Registry,
+    reason: str | None = None,
+) -> Answered:
+    """Sends exactly what has this digest, as an action of its own under its own key; a worker carries it out.
+
+    `digest`: at least 16 digits of the one shown. Raises `DecisionRefused` (its `code` is an `Answer`), `ArgumentError`,
+    `ConfigError`, `NotFound`, `NotAllowed`, `LedgerUnavailable`; after the last one the same again is told what stands.
+    """
+    if len(digest) < DIGEST_SHOWN or not set(digest.lower()) <= set("0123456789abcdef"):
+        raise ArgumentError(
+            f"a digest has at least {DIGEST_SHOWN} hex digits.", path="digest", code="usage", fix="`show` ends with it."
+        )
+    correction = doors.read_correction(ledger, correction_id)
+    if correction.state is not CorrectionState.OPEN:
+        by_whom = Answered(answer=Answer.DECIDED, by=correction.decided_by, sent_as=correction.sent_as)
+        raise refusal(by_whom, correction)
+    message = message_of(correction, registry)
+    answered = doors.send(ledger, correction_id, message, digest=digest, by=by, channel=channel, reason=reason)
+    if answered.answer is not Answer.SENT:
+        raise refusal(answered, correction)
+    return answered
+
+
+def dismiss(ledger: Ledger, correction_id: str, *, by: str, channel: str, reason: str) -> Answered:
+    """Leaves it unsaid, for good; the run's unwind goes on. Raises `DecisionRefused`, `NotFound`, `NotAllowed`."""
+    answered = doors.dismiss(ledger, correction_id, by=by, channel=channel, reason=reason)
+    if answered.answer is not Answer.DISMISSED:
+        raise refusal(answered, doors.read_correction(ledger, correction_id))
+    return answered
+
+
+def message_of(correction: Correction, registry: Registry) -> Message:
+    """The action that sending would record, as the tool derives it from the text that is written.
+
+    Raises `DecisionRefused`: nothing is written, or the tool would now say something else; `ConfigError`, `ArgumentError`.
+    """
+    written = said(correction)
+    if written is None:
+        raise refusal(Answered(answer=Answer.UNWRITTEN), correction)
+    spec = teller(registry, written[0])
+    arguments = spec.validate(written[1])
+    text = canonical_json(arguments)
+    if canonical_json({"tool": spec.name, "arguments": arguments}) != correction.call:
+        raise DecisionRefused(
+            f"{spec.name} takes other arguments by now than {correction.correction_id} was written with.",
+            code=Answer.CHANGED,
+            fix=f"`counterfoil correction edit {correction.correction_id}` writes it anew.",
+        )
+    amount_minor, currency = spec.amount_of(arguments)
+    return Message(
+        action_id=action_id(
+            correction.tenant, correction.run, step_of(correction.step), correction.next_revision, "correct"
+        ),
+        tool=spec.name,
+        tool_version=spec.version,
+        class_=spec.cls.value,
+        effect=spec.effect or "",
+        effect_scope=spec.effect_scope,
+        target=spec.target_of(arguments),
+        provider=spec.provider,
+        queue=spec.queue,
+        arguments=text,
+        arguments_sha256=sha256_of(text),
+        audience=tuple(spec.audience_of(arguments)),
+        amount_minor=amount_minor,
+        currency=currency,
+    )
+
+
+def refusal(answered: Answered, correction: Correction) -> DecisionRefused:
+    """The error for an answer that did nothing."""
+    name = correction.correction_id
+    match answered.answer:
+        case Answer.CHANGED:
+            why = f"{name} has changed since it was shown: nothing was sent."
+            fix = f"`counterfoil correction show {name}` shows what it is now."
+        case Answer.DECIDED:
+            what = f"sent as {answered.sent_as}" if answered.sent_as else "decided"
+            why, fix = f"{name} was {what} by {answered.by}.", "That decision stands; yours changed nothing."
+        case Answer.UNWRITTEN:
+            why, fix = f"nobody has written what {name} says.", f"`counterfoil correction edit {name} --tool …`"
+        case Answer.OWN:
+            why, fix = (
+                f"{name} is about what {correction.actor!r} did: an actor does not decide it.",
+                "Somebody else must.",
+            )
+        case Answer.TAKEN:
+            why = f"another message about this step stands ({answered.sent_as})."
+            fix = "Dismiss this one, or tell them by hand."
+        case Answer.EDITED | Answer.SENT | Answer.DISMISSED:
+            raise AssertionError(f"{answered.answer} is no refusal")
+        case never:
+            assert_never(never)
+    return DecisionRefused(why, code=answered.answer, fix=fix)
+
+
+def _taken(
+    spec: ToolSpec, arguments: dict[str, object], changes: Mapping[str, str], rules: DoorRules
+) -> dict[str, Json]:
+    """The arguments with the changes; each is taken as text first, and as JSON once where the tool wants no text."""
+    as_json: set[str] = set()
+    for _ in range(len(changes) + 1):
+        given = {n: json.loads(v) if n in as_json else v for n, v in changes.items()}
+        try:
+            return checked_arguments(spec, {**arguments, **given}, rules=rules)
+        except ArgumentError as error:
+            name = error.path.removeprefix("$.")
+            if name not in changes or name in as_json or not _is_json(changes[name]):
+                raise
+            as_json.add(name)
+    raise AssertionError("each round takes one more of the changes as JSON")
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
