@@ -14,6 +14,7 @@ from counterfoil.ledger.claims import WakeUp
 from counterfoil.outbox.enqueue import intent_of
 from counterfoil.outbox.intents import DOOR_RULES, DoorRules, Intent
 from counterfoil.outbox.setup import door_rules
+from counterfoil.providers.registry import Registry
 from counterfoil.testing import World
 
 if TYPE_CHECKING:
@@ -65,6 +66,15 @@ def gate_tools(url: str) -> tuple[Any, ...]:
         return post("/shipments", key, json={"order": order})
 
     return gated_parcel, parcel, call_back, plain_letter
+
+
+def open_gates(world: World, database: Database) -> Gates:
+    """Gives the world these tools as its only ones; before its first worker is made."""
+    world.registry = Registry()
+    for function in gate_tools(world.sandbox.warehouse.url):
+        world.registry.add(function.__counterfoil_tool__)
+    world.registry.resolve()
+    return Gates(world=world, database=database)
 
 
 @dataclass(kw_only=True)

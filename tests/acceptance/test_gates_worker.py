@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.acceptance.gates import PRICE, Gates, gate_tools
+from tests.acceptance.gates import PRICE, Gates, open_gates
 
 from counterfoil.ledger import sweeps
 from counterfoil.ledger.errors import ConfigError
@@ -23,10 +23,9 @@ POLICY = ("operator_review", "policy_mismatch")
 
 
 @pytest.fixture
-def gates(world: World, database: Database, use_tools: Callable[..., None]) -> Gates:
+def gates(world: World, database: Database) -> Gates:
     """The world with tools that post to its warehouse."""
-    use_tools(*gate_tools(world.sandbox.warehouse.url))
-    return Gates(world=world, database=database)
+    return open_gates(world, database)
 
 
 @pytest.fixture

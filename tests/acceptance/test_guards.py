@@ -5,12 +5,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import requests
+from tests.acceptance.drafts import Mail
+from tests.acceptance.gates import Gates, open_gates
 
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.tool import tool
+from counterfoil.settings_providers import EffectSettings
 from counterfoil.testing import World
+from counterfoil.workers import guards
+
+if TYPE_CHECKING:
+    from tests.conftest import Database
 
 CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"}
 TICKET = {"project": "SUP", "summary": "Refund for order 1182", "order_id": "1182"}
@@ -93,6 +102,67 @@ def test_ttl_at_send(world: World, enqueue) -> None:
     world.settle()
     assert world.sandbox.count("charges") == 1
     assert list(world.states().values()) == ["operator_review"]
+
+
+@pytest.mark.guard("approval_gate")
+def test_approval_gate(world: World, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of an earlier version, which compares no digests, cannot claim under another call's approval: one parcel."""
+    monkeypatch.setattr(guards, "_approval_mismatch", lambda *_: None)
+    _replay_an_approval(open_gates(world, database))
+    assert world.sandbox.count("shipments") == 1
+    assert sorted(world.states().values()) == ["operator_review", "succeeded"]
+
+
+@pytest.mark.guard("approval_digest")
+def test_approval_digest(world: World, database: Database) -> None:
+    """Where the database's own gate is missing, as after a careless restore, the worker itself sends nothing under another
+    call's approval: one parcel."""
+    gates = open_gates(world, database)
+    gates.forge("ALTER TABLE counterfoil.action DISABLE TRIGGER approval_gate")
+    _replay_an_approval(gates)
+    assert world.sandbox.count("shipments") == 1
+    assert sorted(world.states().values()) == ["operator_review", "succeeded"]
+
+
+@pytest.mark.guard("caps")
+def test_caps(world: World, database: Database) -> None:
+    """Calls that several transactions have recorded, none of which saw the others, do not exceed a cap: one parcel."""
+    gates = open_gates(world, database)
+    world.settings = world.settings.model_copy(update={"effect": {"parcel": EffectSettings(count_per_day_max=1)}})
+    for n in range(3):
+        gates.ask("parcel", order=str(n), run=f"r{n}")
+    world.settle()
+    assert world.sandbox.count("shipments") == 1
+    assert sorted(world.states().values()) == ["operator_review", "operator_review", "succeeded"]
+
+
+@pytest.mark.guard("version")
+def test_version(world: World, use_tools, enqueue) -> None:
+    """A draft that somebody edits between the reading that a decision is about and the claim is not sent: no message."""
+    mail = Mail(world)
+    use_tools(*mail.tools)
+    draft = mail.draft()
+    enqueue("send_at_once", {"draft": draft})
+    world.reconcile()
+    mail.edit(draft)
+    world.settle()
+    assert mail.sent == 0
+    assert list(world.states().values()) == ["stale"]
+
+
+def _replay_an_approval(gates: Gates) -> None:
+    """One parcel is approved; raw SQL says that another one has that approval, too."""
+    approved = gates.approved("gated_parcel", order="1")
+    other = gates.ask("gated_parcel", order="2", run="r2")
+    forged = gates.forge(
+        "UPDATE counterfoil.action SET state = 'ready', generation = 1, ready_at = counterfoil.now(),"
+        " approval_id = (SELECT approval_id FROM counterfoil.approval WHERE action_id = %s) WHERE action_id = %s",
+        approved,
+        other,
+    )
+    assert forged == 1
+    gates.deliver(approved, other)
+    gates.world.settle()
 
 
 def _lose_lease_and_earn_absence(world: World) -> None:

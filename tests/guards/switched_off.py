@@ -11,6 +11,7 @@ import pytest
 
 from counterfoil.ledger import claims
 from counterfoil.reconciler import verdict
+from counterfoil.workers import executor, guards
 from counterfoil.workers.executor import Executor
 from counterfoil.workers.settle import Settler
 
@@ -52,7 +53,7 @@ def doubt(patch: pytest.MonkeyPatch) -> None:
 
 def absence_window(patch: pytest.MonkeyPatch) -> None:
     """An empty look-up counts at once."""
-    patch.setattr(verdict, "_window_opens_in_s", lambda *_: -1.0)
+    patch.setattr(verdict, "window_opens_in_s", lambda *_: -1.0)
 
 
 def ttl_at_send(patch: pytest.MonkeyPatch) -> None:
@@ -60,8 +61,31 @@ def ttl_at_send(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Executor, "_key_covers", lambda *_: True)
 
 
+def approval_gate(_: pytest.MonkeyPatch) -> None:
+    """The database lets a gated row be claimed under whatever approval it names."""
+
+
+def approval_digest(patch: pytest.MonkeyPatch) -> None:
+    """The worker sends what is gated without comparing it with its approval."""
+    patch.setattr(guards, "_approval_mismatch", lambda *_: None)
+
+
+def caps(patch: pytest.MonkeyPatch) -> None:
+    """The worker sends without counting what it has sent before."""
+    patch.setattr(executor, "over_limit", lambda *_: None)
+
+
+def version(patch: pytest.MonkeyPatch) -> None:
+    """The worker sends without reading what its call is about once more."""
+    patch.setattr(executor, "is_versioned", lambda _: False)
+
+
 GUARDS: dict[str, Patch] = {
-    patch.__name__: patch for patch in (claim_condition, settle_token, send_fence, doubt, absence_window, ttl_at_send)
+    patch.__name__: patch
+    for patch in (
+        *(claim_condition, settle_token, send_fence, doubt, absence_window, ttl_at_send),
+        *(approval_gate, approval_digest, caps, version),
+    )
 }
 
 DOUBT_IN_THE_DATABASE = """
@@ -72,12 +96,17 @@ DO $do$ BEGIN
 END $do$
 """
 
+IN_THE_DATABASE = {
+    "doubt": DOUBT_IN_THE_DATABASE,
+    "approval_gate": "ALTER TABLE counterfoil.action DISABLE TRIGGER approval_gate",
+}
+
 
 @pytest.fixture(autouse=True)
 def _switched_off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     name = os.environ["CF_GUARD_OFF"]
     GUARDS[name](monkeypatch)
-    if name == "doubt":
+    if name in IN_THE_DATABASE:
         database = request.getfixturevalue("database")
         with psycopg.connect(database.url("owner")) as connection:
-            connection.execute(DOUBT_IN_THE_DATABASE)
+            connection.execute(IN_THE_DATABASE[name].encode())
