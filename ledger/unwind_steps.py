@@ -231,6 +231,7 @@ def told(steps: Iterable[Step]) -> list[dict[str, str | None]]:
             "undo_tool": step.undo_tool,
             "undo_id": step.undo_id,
             "correction_id": step.correction_id,
+            "correction": step.correction_state,
             "carried_on_by": _carried_on_by(step, known),
         }
         for step in in_order(known)

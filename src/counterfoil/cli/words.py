@@ -67,6 +67,8 @@ def remarks(action: Mapping[str, Any]) -> list[str]:
 def unwind_words(step: Mapping[str, str | None]) -> str:
     """What an unwind does, or has done, with a step of `told`."""
     match Standing(str(step["standing"])):
+        case Standing.NOTHING if step["correction_id"]:
+            return f"taken back; correction {step['correction_id']} is {step['correction']}"
         case Standing.NOTHING:
             return _ENDED.get(State(str(step["state"])), "left: nothing was done")
         case Standing.WITHDRAW:
@@ -83,13 +85,36 @@ def unwind_words(step: Mapping[str, str | None]) -> str:
             return f"goes to a person: {step['undo_tool']} was refused"
         case Standing.PERSON if step["undo_id"]:
             return f"waits for a person: {step['undo_tool']} ({step['why']})"
+        case Standing.PERSON if step["correction_id"]:
+            return f"waits for a person: {_WHY.get(str(step['why']), step['why'])}, correction {step['correction_id']}"
         case Standing.PERSON:
             return f"waits for a person: {_WHY.get(str(step['why']), step['why'])}"
+        case Standing.CORRECT:
+            return "goes to a person: nothing takes it back, and somebody saw it"
+        case Standing.CORRECTING:
+            return f"correction {step['correction_id']} is being sent"
+        case Standing.CARRIED:
+            return f"waits for what was done about it ({step['carried_on_by']})" if step["carried_on_by"] else _LATER
         case Standing.KEPT:
-            return "stays done: a person gave its compensation up"
+            return f"stays done: {_kept_words(step)}"
         case never:
             assert_never(never)
 
 
+def _kept_words(step: Mapping[str, str | None]) -> str:
+    match step["why"]:
+        case "correction_sent":
+            return f"{step['correction_id']} was sent"
+        case "correction_dismissed":
+            return f"{step['correction_id']} was dismissed"
+        case "carried":
+            return f"as what carries it on ({step['carried_on_by']})"
+        case "unseen":
+            return "nobody has seen it"
+        case _:
+            return "a person gave its compensation up"
+
+
+_LATER = "waits for what was done about it"
 _ENDED = {State.COMPENSATED: "taken back", State.CANCELLED: "withdrawn"}
 _WHY = {"no_compensation": "nothing takes it back", "replaced": "replaced, and then found to have happened"}
