@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from counterfoil.ledger.errors import ArgumentError, ConfigError, IntentConflict, StepConflict
+from counterfoil.ledger.errors import ArgumentError, ConfigError, IntentConflict, NotAllowed, StepConflict
 from counterfoil.ledger.keys import ActionId, check_step_label
 from counterfoil.ledger.queries import load
 from counterfoil.outbox.intents import DOOR_RULES, DoorRules, Intent, check_call, check_index_row, check_run
@@ -45,17 +45,27 @@ def enqueue(
     step: str,
     actor: str,
     not_before: datetime | None = None,
+    resource_version: str | None = None,
     rules: DoorRules = DOOR_RULES,
 ) -> ActionId:
     """Records the call on the caller's transaction and returns its action's id; the caller commits.
 
     The same (tenant, run, step) is the same action, whoever enqueues it and however often; so is what the tool's
-    `once_per` calls the same. `not_before` is the earliest time of the first attempt, with its time zone. Raises
-    `ArgumentError` before any statement; `IntentConflict` and `StepConflict` for a step that holds something else;
-    `NotAllowed`; `StepRace` when the whole transaction must be run again; `LedgerUnavailable`.
+    `once_per` calls the same. `not_before` is the earliest time of the first attempt, with its time zone;
+    `resource_version` the version of what it changes that the caller has seen. Raises `ArgumentError` before any statement;
+    `IntentConflict` and `StepConflict` for a step that holds something else; `NotAllowed`, also while another tool has the
+    same effect on the same target under way; `StepRace` when the whole transaction must be run again; `LedgerUnavailable`.
     """
     intent = intent_of(
-        spec, arguments, tenant=tenant, run=run, step=step, actor=actor, not_before=not_before, rules=rules
+        spec,
+        arguments,
+        tenant=tenant,
+        run=run,
+        step=step,
+        actor=actor,
+        not_before=not_before,
+        resource_version=resource_version,
+        rules=rules,
     )
     row: Row | None
     if isinstance(conn, psycopg.Connection):
@@ -86,11 +96,20 @@ async def aenqueue(
     step: str,
     actor: str,
     not_before: datetime | None = None,
+    resource_version: str | None = None,
     rules: DoorRules = DOOR_RULES,
 ) -> ActionId:
     """`enqueue` on an AsyncSession, an AsyncConnection or a psycopg AsyncConnection."""
     intent = intent_of(
-        spec, arguments, tenant=tenant, run=run, step=step, actor=actor, not_before=not_before, rules=rules
+        spec,
+        arguments,
+        tenant=tenant,
+        run=run,
+        step=step,
+        actor=actor,
+        not_before=not_before,
+        resource_version=resource_version,
+        rules=rules,
     )
     row: Row | None
     if isinstance(conn, psycopg.AsyncConnection):
@@ -119,6 +138,7 @@ def intent_of(
     step: str,
     actor: str,
     not_before: datetime | None = None,
+    resource_version: str | None = None,
     rules: DoorRules = DOOR_RULES,
 ) -> Intent:
     """What would be recorded for a call that code names itself. Raises `ArgumentError`."""
@@ -126,7 +146,9 @@ def intent_of(
     check_index_row(tenant, run, check_step_label(step), path="step")
     if not_before is not None and not_before.tzinfo is None:
         raise ArgumentError("has no time zone", path="not_before", code="no_time_zone")
-    call = check_call(spec, arguments, tenant=tenant, run=run, actor=actor, rules=rules)
+    call = check_call(
+        spec, arguments, tenant=tenant, run=run, actor=actor, rules=rules, expected_version=resource_version
+    )
     return call.at(step, not_before=not_before)
 
 
@@ -146,6 +168,11 @@ def _recorded(intent: Intent, row: Row | None) -> ActionId:
                 action_id=found,
                 fix="Use another step name for another call; a recorded intent never changes.",
             )
+    if row["found_by"] == "effect":
+        raise NotAllowed(
+            f"{row['tool']!r} has the same effect on the same target under way ({found}).",
+            fix=f"Wait for its end, `cf.result({str(found)!r}, wait_s=…)`, then decide whether this is still wanted.",
+        )
     return found
 
 

@@ -49,6 +49,13 @@ class Transaction:
             raise_told(error)
         return None if found is None else dict(found)
 
+    def rows(self, query: Query, params: Mapping[str, object]) -> list[Row]:
+        """All of the statement's rows. Raises as `raise_told` does."""
+        try:
+            return [dict(row) for row in self._connection.execute(_clause(query), params).mappings()]
+        except DBAPIError as error:
+            raise_told(error)
+
     def rollback(self) -> None:
         """Nothing of it happened; no statement may follow."""
         self._connection.rollback()
@@ -131,7 +138,10 @@ def _told(cause: BaseException | None) -> CounterfoilError:
     state = str(getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or "")
     match state:
         case "CF403":
-            return NotAllowed(f"{_primary(cause)}.", fix="A login gets a tenant by `counterfoil db grant`.")
+            said = _primary(cause)
+            return NotAllowed(
+                f"{said}.", fix="A login gets a tenant by `counterfoil db grant`." if said.startswith("login ") else ""
+            )
         case "CF404":
             return NotFound(f"{_primary(cause)}.")
         case "CF410":

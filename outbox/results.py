@@ -64,7 +64,7 @@ class Result(BaseModel):
     """Nothing happened, and a corrected call may be made."""
     suspend: bool = False
     value: JsonValue = None
-    """The tool's declared result fields."""
+    """The tool's declared result fields; of a call that a reviewer has rejected, the `reason`."""
     code: str | None = None
     field: str | None = None
     arguments: dict[str, JsonValue] | None = None
@@ -72,6 +72,7 @@ class Result(BaseModel):
     replayed: bool = False
     """A recorded result: this call caused nothing."""
     proposal_id: str | None = None
+    """What a person decides, or has decided, about it."""
 
 
 def result_of(
@@ -86,8 +87,8 @@ def result_of(
     """The result for an action's row.
 
     `argument_names` are the tool's own: a field that a provider names is passed on only if it is one of them. `asked` is
-    the canonical text of the arguments of this call; recorded ones that differ are shown. A row of another run
-    (`own_run` false) has a place in that run only, so its step and seq are left out.
+    the canonical text of the arguments of this call; recorded ones that differ are shown, and so are a reviewer's. A row
+    of another run (`own_run` false) has a place in that run only, so its step and seq are left out.
     """
     state = State(str(row["state"]))
     status, next_step = _ANSWERS[state]
@@ -100,8 +101,16 @@ def result_of(
         code, field = None, None
     elif status is Status.CANCELLED and code in _REVIEWED:
         next_step = _REVIEWED[code]
+    edited = row.get("edited_from") is not None
+    if edited and next_step is NextStep.NONE and status in _RAN:
+        next_step = NextStep.EDITED_BY_REVIEWER
     field = field if isinstance(field, str) and field in argument_names else None
-    correctable = state is State.PERMANENT_FAILURE and field is not None and bool(_CORRECTABLE.fullmatch(code or ""))
+    correctable = (
+        not edited
+        and state is State.PERMANENT_FAILURE
+        and field is not None
+        and bool(_CORRECTABLE.fullmatch(code or ""))
+    )
     return Result(
         action_id=str(row["action_id"]),
         seq=_number(row["seq"]) if own_run else None,
@@ -111,11 +120,12 @@ def result_of(
         next_step=NextStep.CORRECT_ARGUMENTS if correctable else next_step,
         retry_allowed=correctable,
         suspend=state in WAITS_FOR_PERSON,
-        value=_value(row["result"]) if status is Status.SUCCEEDED else None,
+        value=_value(row["result"]) if status is Status.SUCCEEDED else _reason(row, next_step),
         code=code,
         field=field,
-        arguments=_recorded_arguments(row["arguments"]) if asked is not None and asked != row["arguments"] else None,
+        arguments=_recorded_arguments(row["arguments"]) if _is_other(row["arguments"], asked, edited=edited) else None,
         replayed=replayed,
+        proposal_id=_text(row.get("proposal_id")),
     )
 
 
@@ -155,6 +165,8 @@ _ANSWERS: dict[State, tuple[Status, NextStep]] = {
     State.COMPENSATED: (Status.SUCCEEDED, NextStep.END_TURN),
 }
 
+_RAN = frozenset({Status.SUCCEEDED, Status.FAILED})
+
 _TOLD_WHY = frozenset({Status.FAILED, Status.CANCELLED, Status.STALE})
 """Only an end has a code: a code on an open row would invite a caller to act on it."""
 
@@ -183,6 +195,23 @@ def _number(value: object) -> int | None:
 def _value(text: object) -> JsonValue:
     value: JsonValue = json.loads(text) if isinstance(text, str) else None
     return value
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _reason(row: Mapping[str, object], next_step: NextStep) -> JsonValue:
+    """What the reviewer said who rejected it, at most 500 characters; gone when another revision has taken its place."""
+    said = row.get("change_reason")
+    is_newest = row.get("superseded_by") is None
+    rejected = next_step is NextStep.REJECTED_BY_REVIEWER and is_newest and isinstance(said, str)
+    return {"reason": str(said)} if rejected else None
+
+
+def _is_other(recorded: object, asked: str | None, *, edited: bool) -> bool:
+    """Something else than what was asked for; without knowing that, what a reviewer has written."""
+    return edited if asked is None else asked != recorded
 
 
 def _recorded_arguments(text: object) -> dict[str, JsonValue] | None:

@@ -34,6 +34,13 @@ class ActionView:
     last_error_code: str | None = None
     rejected_before: tuple[str, ...] = ()
     """Arguments' hashes of the step's earlier revisions that a reviewer has rejected."""
+    edited_before: tuple[tuple[str, str], ...] = ()
+    """(target, arguments' hash) of the revisions that reviewers have put this one in the place of."""
+    proposal_id: str | None = None
+    place: int | None = None
+    """Its place in a plan."""
+    parent_action_id: str | None = None
+    """The action that it is about."""
 
     @property
     def settled(self) -> bool:
@@ -42,8 +49,26 @@ class ActionView:
     @property
     def rejected(self) -> tuple[str, ...]:
         """Arguments' hashes of all revisions that a reviewer has rejected."""
-        is_rejected = self.state is State.CANCELLED and self.last_error_code == REJECTED
-        return (*self.rejected_before, self.arguments_sha256) if is_rejected else self.rejected_before
+        return (*self.rejected_before, *self.asked_for) if self._is_rejected else self.rejected_before
+
+    @property
+    def rejections(self) -> int:
+        """How often a reviewer has said no."""
+        return len(self.rejected_before) + self._is_rejected
+
+    @property
+    def _is_rejected(self) -> bool:
+        return self.state is State.CANCELLED and self.last_error_code == REJECTED
+
+    @property
+    def asked_for(self) -> tuple[str, ...]:
+        """Arguments' hashes that stand for it: its own, and what was asked for before a reviewer edited it."""
+        return (*(sha256 for _, sha256 in self.edited_before), self.arguments_sha256)
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """Its target, and that of what was asked for before a reviewer edited it."""
+        return frozenset({self.target, *(target for target, _ in self.edited_before)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +80,8 @@ class RunView:
     actions: tuple[ActionView, ...] = ()
     refs: tuple[tuple[str, str], ...] = ()
     """(ref, action id), oldest first."""
+    pivot: str | None = None
+    """`ahead`: the run, or one above it, has staged, and nobody has decided on its plan yet; `passed`: somebody has."""
 
     def at(self, step: str | None) -> ActionView | None:
         return next((action for action in self.actions if action.step == step), None)
@@ -73,10 +100,17 @@ class WantedCall:
     step: str | None = None
     ref: str | None = None
     repeat: str | None = None
+    staged: bool = False
+    gated: bool = False
+    """A person must approve it."""
 
     def is_same_as(self, action: ActionView) -> bool:
         """Same tool and same target: what a reworded or repeated call has in common with the first."""
-        return (self.tool, self.target) == (action.tool, action.target)
+        return self.tool == action.tool and self.target in action.targets
+
+    def has_effect_of(self, action: ActionView) -> bool:
+        """Same effect and same target, by whichever tool."""
+        return self.effect == action.effect and self.target in action.targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +120,7 @@ class Limits:
     calls_max: int = 1000
     actions_max: int = 200
     refs_per_step_max: int = 50
+    proposals_open_max: int = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +216,7 @@ def _label_is_recorded(view: RunView, call: WantedCall, _handle: HandleView) -> 
     there = view.at(call.step)
     if there is None:
         last = next((a for a in reversed(view.actions) if a.seq is not None), None)
-        return _blocked_by(last) if last is not None and not last.settled else None
+        return blocked_by(last.action_id, last.state) if last is not None and not last.settled else None
     if there.tool != call.tool:
         return Refused(
             StepConflict(
@@ -204,15 +239,11 @@ def _ref_is_known(view: RunView, call: WantedCall, handle: HandleView) -> Decisi
     return None
 
 
-def _effect_is_unsettled(view: RunView, call: WantedCall, _handle: HandleView) -> Decision | None:
-    """3. The same call is under way: that action, whatever the new words. Another way to the same effect waits."""
+def _call_is_unsettled(view: RunView, call: WantedCall, _handle: HandleView) -> Decision | None:
+    """3. The same call is under way: that action, whatever the new words."""
     for action in reversed(view.actions):
-        if action.settled:
-            continue
-        if call.is_same_as(action):
-            return Attach(action.action_id) if call.step is None else _blocked_by(action)
-        if (action.effect, action.target) == (call.effect, call.target):
-            return _blocked_by(action)
+        if not action.settled and call.is_same_as(action):
+            return Attach(action.action_id) if call.step is None else blocked_by(action.action_id, action.state)
     return None
 
 
@@ -223,6 +254,15 @@ def _result_was_not_had(view: RunView, call: WantedCall, handle: HandleView) -> 
     for action in view.actions:
         if action.settled and call.is_same_as(action) and not handle.has_had(action):
             return Attach(action.action_id)
+    return None
+
+
+def _effect_is_unsettled(view: RunView, call: WantedCall, _handle: HandleView) -> Decision | None:
+    """3, the rest. Another way to the same effect is under way, such as the step of a plan that commits what was staged: it
+    comes first. (After 4, which does nothing: whoever begins anew is told what it has staged.)"""
+    for action in reversed(view.actions):
+        if not action.settled and call.has_effect_of(action):
+            return blocked_by(action.action_id, action.state)
     return None
 
 
@@ -253,23 +293,39 @@ def _once_is_taken(view: RunView, call: WantedCall, _handle: HandleView) -> Deci
 def _reviewer_said_no(view: RunView, call: WantedCall, _handle: HandleView) -> Decision | None:
     """7. A reviewer has rejected this effect on this target: one more proposal, with other arguments; then a person's
     turn, so that nobody is asked until they tire."""
-    about_it = [a for a in view.actions if (a.effect, a.target) == (call.effect, call.target) and a.rejected]
-    said_no = [(action.tool, arguments) for action in about_it for arguments in action.rejected]
-    if len(said_no) > 1 or (call.tool, call.arguments_sha256) in said_no:
-        return Blocked(NextStep.PERSON, by=about_it[-1].action_id)
-    return None
+    no = said_no(view, call)
+    return None if no is None else Blocked(NextStep.PERSON, by=no.action_id)
+
+
+def _pivot_is_ahead(view: RunView, call: WantedCall, _handle: HandleView) -> Decision | None:
+    """Before its pivot the run takes reversible calls only: what it has staged is committed by the plan that a person decides
+    on, and nothing goes past that. (Plans are recorded by rules of their own.)"""
+    if view.pivot != "ahead" or call.cls not in _COMMITS:
+        return None
+    planned = [action for action in view.actions if action.place is not None and action.state in UNDECIDED]
+    if not planned:
+        return Blocked(NextStep.END_TURN)
+    return Blocked(NextStep.PERSON, by=min(planned, key=lambda action: action.place or 0).action_id)
 
 
 def _run_is_busy(view: RunView, call: WantedCall, _handle: HandleView) -> Decision | None:
     """8. Another action of the run is not decided yet. One that waits for an approval holds back only what cannot be undone
     for free."""
     for action in view.actions:
-        if action.state in UNSETTLED - _UNDECIDED:
-            return _blocked_by(action)
-    if call.cls in (ToolClass.COMPENSATABLE, ToolClass.IRREVERSIBLE):
+        if action.state in UNSETTLED - UNDECIDED:
+            return blocked_by(action.action_id, action.state)
+    if call.cls in _COMMITS:
         for action in view.actions:
-            if action.state in _UNDECIDED:
-                return _blocked_by(action)
+            if action.state in UNDECIDED:
+                return blocked_by(action.action_id, action.state)
+    return None
+
+
+def _proposals_are_open(view: RunView, call: WantedCall, handle: HandleView) -> Decision | None:
+    """As many proposals of the run wait for people as one task may ask of them."""
+    waiting = {action.proposal_id for action in view.actions if action.state in UNDECIDED and action.proposal_id}
+    if call.gated and len(waiting) >= handle.limits.proposals_open_max:
+        return Blocked(NextStep.LIMIT_REACHED)
     return None
 
 
@@ -291,27 +347,41 @@ RULES: tuple[Rule, ...] = (
     _run_takes_no_call,
     _label_is_recorded,
     _ref_is_known,
-    _effect_is_unsettled,
+    _call_is_unsettled,
     _result_was_not_had,
+    _effect_is_unsettled,
     _results_are_unseen,
     _once_is_taken,
     _reviewer_said_no,
+    _pivot_is_ahead,
     _run_is_busy,
+    _proposals_are_open,
     _new_action,
 )
 
 REJECTED = "rejected_by_reviewer"
 """The code of an action that a reviewer has cancelled."""
 
-_UNDECIDED = frozenset({State.PROPOSED, State.AWAITING_APPROVAL})
+UNDECIDED = frozenset({State.PROPOSED, State.AWAITING_APPROVAL})
+"""Nothing of these may be sent yet."""
+
+_COMMITS = (ToolClass.COMPENSATABLE, ToolClass.IRREVERSIBLE)
+
+
+def said_no(view: RunView, call: WantedCall) -> ActionView | None:
+    """The rejected action for which this call is not proposed again: the same arguments, or the second rejection."""
+    about_it = [action for action in view.actions if call.has_effect_of(action) and action.rejected]
+    same = any(call.tool == action.tool and call.arguments_sha256 in action.rejected for action in about_it)
+    return about_it[-1] if same or sum(action.rejections for action in about_it) > 1 else None
 
 
 def _may_be_revised(there: ActionView, call: WantedCall) -> bool:
     """It ended, surely without an effect, and the same words would not end the same."""
     if there.state not in NOTHING_DONE or not there.settled:
         return False
-    return there.state is State.STALE or there.arguments_sha256 != call.arguments_sha256
+    return there.state is State.STALE or call.arguments_sha256 not in there.asked_for
 
 
-def _blocked_by(action: ActionView) -> Blocked:
-    return Blocked(NextStep.PERSON if action.state in WAITS_FOR_PERSON else NextStep.WAIT, by=action.action_id)
+def blocked_by(action_id: str, state: State) -> Blocked:
+    """Held back until that action moves on, by itself or by a person."""
+    return Blocked(NextStep.PERSON if state in WAITS_FOR_PERSON else NextStep.WAIT, by=action_id)

@@ -60,21 +60,27 @@ class Waiter:
     ) -> Row:
         """The row once it is settled or waits for a person (`for_person`: waits for that, too), else as it is at `until`.
 
-        An uncertain row is looked up at the provider now instead of on its schedule. Raises `NotFound`, also for a row of
+        Where a reviewer has put another revision in its place, it is that one's row. An uncertain row is looked up at the
+        provider now instead of on its schedule. Raises `NotFound`, also for a row of
         another tenant than `tenant`.
         """
         ends = SETTLED if for_person else ANSWERED
         pause_s = POLL_FIRST_S
         while True:  # ends at `until`, which is at most an hour away
-            row = self._pool.row(_SQL["read_action"], {"action_id": action_id})
+            row = self._pool.row(_SQL["read_result"], {"action_id": action_id})
             if row is None or tenant not in (None, row["tenant"]):
                 raise NotFound(f"there is no action {action_id} that this login may see.")
-            if row["state"] == State.UNCERTAIN and self._may_look(action_id):
-                self._pool.row(_SQL["look_now"], {"action_id": action_id})
+            self.look(row)
             if row["state"] in ends or not until.left_s:
                 return row
             until.pause(pause_s)
             pause_s = min(pause_s * 1.5, POLL_LAST_S)
+
+    def look(self, row: Row) -> None:
+        """Has an uncertain action looked up at the provider now, unless that was asked for a moment ago."""
+        action_id = str(row["action_id"])
+        if row["state"] == State.UNCERTAIN and self._may_look(action_id):
+            self._pool.row(_SQL["look_now"], {"action_id": action_id})
 
     def _may_look(self, action_id: str) -> bool:
         now = time.monotonic()

@@ -38,6 +38,13 @@ SELECT action_id, tenant, run, step, seq, revision, phase, tool, class, target, 
        created_at, updated_at, ready_at, next_lookup_at, lookup_count, once_key
 FROM counterfoil.action WHERE action_id = :action_id;
 
+-- name: read_result
+-- What a result is made of; where a reviewer has put another revision in its place, of that one.
+SELECT action_id, tenant, run, step, seq, revision, tool, state, arguments, result, last_error_code, last_error_field,
+       superseded_by, proposal_id, edited_from,
+       CASE WHEN last_error_code = 'rejected_by_reviewer' THEN change_reason END AS change_reason
+FROM counterfoil.action WHERE action_id = counterfoil.as_edited(:action_id);
+
 -- name: read_run
 SELECT tenant, run, actor, state, epoch, calls_count, deadline_at, unwind_reason, created_at, updated_at
 FROM counterfoil.run WHERE tenant = :tenant AND run = :run;
@@ -51,7 +58,9 @@ WHERE (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
 ORDER BY created_at DESC, action_id LIMIT :limit;
 
 -- name: list_runs
-SELECT tenant, run, actor, state, epoch, calls_count, created_at, updated_at
+SELECT tenant, run, actor, state, epoch, calls_count, created_at, updated_at, pivot,
+       CASE WHEN pivot IS NULL THEN 0
+            ELSE counterfoil.irreversible_before_pivot(tenant, run) END AS irreversible_before_pivot
 FROM counterfoil.run
 WHERE (CAST(:tenant AS text) IS NULL OR tenant = :tenant) AND (CAST(:state AS text) IS NULL OR state = :state)
 ORDER BY updated_at DESC, run LIMIT :limit;
@@ -70,7 +79,42 @@ FROM counterfoil.actions WHERE tenant = :tenant AND run = :run ORDER BY created_
 
 -- name: results_of_run
 -- What results are made of, in the order of recording: the newest revision of each step.
-SELECT action_id, tenant, run, step, seq, revision, tool, state, arguments, result, last_error_code, last_error_field
+SELECT action_id, tenant, run, step, seq, revision, tool, state, arguments, result, last_error_code, last_error_field,
+       superseded_by, proposal_id, edited_from,
+       CASE WHEN last_error_code = 'rejected_by_reviewer' THEN change_reason END AS change_reason
 FROM counterfoil.action
 WHERE tenant = :tenant AND run = :run AND phase = 'do' AND superseded_by IS NULL
 ORDER BY created_at, seq LIMIT :limit;
+
+-- name: succeeded_of_run
+-- What a plan's steps are about.
+SELECT action_id, arguments FROM counterfoil.action
+WHERE action_id = ANY (CAST(:ids AS text[])) AND tenant = :tenant AND run = :run AND phase = 'do' AND state = 'succeeded'
+  AND erased_at IS NULL;
+
+-- name: plans_of_run
+-- The plans that are waiting or approved, the newest first, with their steps as they were proposed.
+SELECT p.proposal_id, p.state = 'open' AS is_open, a.tool, a.arguments_sha256, a.parent_action_id
+FROM counterfoil.proposal AS p JOIN counterfoil.action AS a ON a.proposal_id = p.proposal_id
+WHERE p.tenant = :tenant AND p.run = :run AND p.is_plan AND a.edited_from IS NULL
+  AND (p.state = 'approved' OR (p.state = 'open' AND p.expires_at > counterfoil.now()))
+ORDER BY p.created_at DESC, p.proposal_id, a.place;
+
+-- name: open_plan
+SELECT answer, expires_at FROM counterfoil.open_plan(
+  :proposal, :tenant, :run, :actor, :note, :people, :expiry_s, CAST(:lapses_at AS timestamptz), :open_max);
+
+-- name: ledger_now
+SELECT counterfoil.now() AS now;
+
+-- name: proposal_digest
+SELECT counterfoil.proposal_digest(:proposal) AS digest;
+
+-- name: read_plan
+-- The steps as they stand, with the decision on them: one statement, so that the two are of one moment.
+SELECT DISTINCT ON (a.place) p.proposal_id, p.state AS decision, a.place, a.action_id, a.tenant, a.run, a.step, a.seq,
+       a.revision, a.tool, a.state, a.arguments, a.result, a.last_error_code, a.last_error_field, a.superseded_by,
+       a.edited_from, CASE WHEN a.last_error_code = 'rejected_by_reviewer' THEN a.change_reason END AS change_reason
+FROM counterfoil.proposal AS p JOIN counterfoil.action AS a ON a.proposal_id = p.proposal_id
+WHERE p.proposal_id = :proposal
+ORDER BY a.place, a.revision DESC;

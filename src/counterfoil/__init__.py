@@ -24,8 +24,11 @@ if TYPE_CHECKING:
         ToolDefinitionError,
     )
     from counterfoil.ledger.keys import ActionId
-    from counterfoil.outbox.handle import Run, Unwind
+    from counterfoil.outbox.handle import Run
+    from counterfoil.outbox.plans import Step
+    from counterfoil.outbox.proposals import Proposal
     from counterfoil.outbox.results import NextStep, Result, Status
+    from counterfoil.outbox.unwinding import Unwind
     from counterfoil.providers.contract import Of
     from counterfoil.providers.outcomes import (
         Absent,
@@ -55,8 +58,11 @@ _HOMES = {
         "ToolDefinitionError",
     ),
     "ledger.keys": ("ActionId",),
-    "outbox.handle": ("Run", "Unwind"),
+    "outbox.handle": ("Run",),
+    "outbox.plans": ("Step",),
+    "outbox.proposals": ("Proposal",),
     "outbox.results": ("NextStep", "Result", "Status"),
+    "outbox.unwinding": ("Unwind",),
     "providers.contract": ("Of",),
     "providers.outcomes": ("Absent", "Found", "Many", "NotSent", "Rejected", "Succeeded", "Uncertain", "Unknown"),
     "providers.tool": ("tool",),
@@ -79,11 +85,13 @@ __all__ = [
     "NotFound",
     "NotSent",
     "Of",
+    "Proposal",
     "Rejected",
     "Result",
     "Run",
     "RunTakenOver",
     "Status",
+    "Step",
     "StepConflict",
     "StepRace",
     "Succeeded",

@@ -14,7 +14,8 @@ from counterfoil.ledger.errors import NotFound
 from counterfoil.ledger.keys import ACTOR_CHARS_MAX, ActionId, check_id, is_action_id
 from counterfoil.ledger.queries import load
 from counterfoil.outbox import enqueue as by_transaction
-from counterfoil.outbox.handle import Run, Shared
+from counterfoil.outbox.calling import HOLD_MARGIN_S, Shared
+from counterfoil.outbox.handle import Run
 from counterfoil.outbox.intents import REASON_CHARS_MAX, DoorRules
 from counterfoil.outbox.pool import LedgerPool
 from counterfoil.outbox.results import Result, Status, result_of
@@ -56,6 +57,7 @@ class Counterfoil:
             registry=self._registry,
             rules=self._rules,
             limits=Limits() if settings is None else run_limits(settings),
+            hold_margin_s=HOLD_MARGIN_S if settings is None else settings.approval.hold_margin_s,
         )
 
     @classmethod
@@ -86,12 +88,14 @@ class Counterfoil:
         step: str,
         actor: str,
         not_before: datetime | None = None,
+        resource_version: str | None = None,
     ) -> ActionId:
         """Records the call on the caller's own transaction, by one statement, and never commits.
 
-        `conn` is a Session, a Connection or a psycopg Connection. The same (tenant, run, step) is the same action. Raises
-        `ConfigError` (no such tool), `ArgumentError`, `IntentConflict`, `StepConflict`, `StepRace` (run the transaction
-        again), `NotAllowed`, `LedgerUnavailable`.
+        `conn` is a Session, a Connection or a psycopg Connection. The same (tenant, run, step) is the same action.
+        `resource_version` is the version of what it changes that the caller has seen. Raises `ConfigError` (no such tool),
+        `ArgumentError`, `IntentConflict`, `StepConflict`, `StepRace` (run the transaction again), `NotAllowed` (the run takes
+        none now, or another tool has the effect under way), `LedgerUnavailable`.
         """
         return by_transaction.enqueue(
             conn,
@@ -102,6 +106,7 @@ class Counterfoil:
             step=step,
             actor=actor,
             not_before=not_before,
+            resource_version=resource_version,
             rules=self._rules,
         )
 
@@ -116,6 +121,7 @@ class Counterfoil:
         step: str,
         actor: str,
         not_before: datetime | None = None,
+        resource_version: str | None = None,
     ) -> ActionId:
         """`enqueue` on an AsyncSession, an AsyncConnection or a psycopg AsyncConnection."""
         return await by_transaction.aenqueue(
@@ -127,6 +133,7 @@ class Counterfoil:
             step=step,
             actor=actor,
             not_before=not_before,
+            resource_version=resource_version,
             rules=self._rules,
         )
 

@@ -25,8 +25,8 @@ from counterfoil.cli.main import main
 from counterfoil.ledger.claims import WakeUp
 from counterfoil.ledger.connection import Ledger
 from counterfoil.outbox.broker import broker_app, read_wake_ups
-from counterfoil.outbox.handle import Unwind
 from counterfoil.outbox.relay import Relay
+from counterfoil.outbox.unwinding import Unwind
 from counterfoil.providers.registry import Registry
 from counterfoil.testing import World
 from counterfoil.workers.points import no_points

@@ -130,7 +130,8 @@ decide          .      .       x         .
 edit_step       .      .       x         .
 expire_proposal .      .       .         .
 expire_proposals .     x       .         .
-irreversible_before_pivot . x  x         x
+as_edited       x      .       x         .
+irreversible_before_pivot x x  x         x
 """
 
 DECIDED_BY_A_PERSON = {("awaiting_approval", "ready")} | {

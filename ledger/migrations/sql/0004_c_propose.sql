@@ -75,6 +75,10 @@ BEGIN
        'proposal_id', a.proposal_id, 'place', a.place, 'staged', a.staged, 'parent_action_id', a.parent_action_id,
        'edited_from', a.edited_from,
        'change_reason', CASE WHEN a.last_error_code = 'rejected_by_reviewer' THEN a.change_reason END,
+       'edited_before', CASE WHEN a.edited_from IS NOT NULL THEN (
+          SELECT jsonb_agg(jsonb_build_array(e.target, e.arguments_sha256)) FROM counterfoil.action AS e
+          WHERE e.tenant = p_tenant AND e.run = p_run AND e.step = a.step AND e.phase = 'do'
+            AND e.superseded_by IS NOT NULL AND e.last_error_code = 'edited_by_reviewer') END,
        'rejected_before', CASE WHEN a.revision > 1 THEN (
           SELECT jsonb_agg(e.arguments_sha256) FROM counterfoil.action AS e
           WHERE e.tenant = p_tenant AND e.run = p_run AND e.step = a.step AND e.phase = 'do'
@@ -252,7 +256,12 @@ BEGIN
     RETURN;
   END IF;
   IF superseded.action_id IS NULL THEN
-    RETURN QUERY SELECT false, 'step', a.action_id, a.tool, a.arguments_sha256, a.state
+    RETURN QUERY SELECT false, 'step', a.action_id, a.tool,
+      CASE WHEN EXISTS (SELECT FROM counterfoil.action AS e  -- what was asked for, before a reviewer edited it
+                        WHERE e.tenant = p_tenant AND e.run = p_run AND e.step = p_step AND e.phase = 'do'
+                          AND e.superseded_by IS NOT NULL AND e.last_error_code = 'edited_by_reviewer'
+                          AND e.arguments_sha256 = p_arguments_sha256)
+           THEN p_arguments_sha256 ELSE a.arguments_sha256 END, a.state
     FROM counterfoil.action AS a
     WHERE a.tenant = p_tenant AND a.run = p_run AND a.step = p_step AND a.phase = 'do' AND a.superseded_by IS NULL
       AND (once_taken_by IS NULL OR a.action_id IS DISTINCT FROM p_supersedes);

@@ -15,6 +15,8 @@ _PARTS = (
     "0004_e_review.sql",
     "0004_f_corrections.sql",
     "0004_g_rights.sql",
+    "0004_h_results.sql",
+    "0004_i_waiting.sql",
 )
 
 

@@ -1,0 +1,237 @@
+"""Decides what one call of a run handle does and what comes back: check, record or find, wait, tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from pydantic_core import to_jsonable_python
+
+from counterfoil.ledger.errors import ArgumentError
+from counterfoil.ledger.keys import check_id, check_step_label
+from counterfoil.ledger.states import SETTLED
+from counterfoil.outbox.intents import (
+    REASON_CHARS_MAX,
+    REF_CHARS_MAX,
+    CheckedCall,
+    DoorRules,
+    check_call,
+    check_index_row,
+    checked_arguments,
+)
+from counterfoil.outbox.memory import Memory
+from counterfoil.outbox.pool import LedgerPool, Row
+from counterfoil.outbox.recording import Meant, PlacedCall, Recorder, Unseen
+from counterfoil.outbox.results import NextStep, Result, Status, refused, result_of
+from counterfoil.outbox.steps import Blocked, Limits, WantedCall
+from counterfoil.outbox.threads import Threads
+from counterfoil.outbox.waiting import Deadline, Waiter
+from counterfoil.providers.contract import ToolClass
+from counterfoil.providers.registry import Registry
+from counterfoil.providers.spec import ToolSpec
+
+BLOCKS_MAX = 1000
+"""Times that one call is held back; each time another action has ended, and a run has fewer."""
+
+HOLD_MARGIN_S = 3600.0
+"""Without a configuration."""
+
+Arguments = str | bytes | Mapping[str, object]
+"""A model's JSON text, or an object from code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the runs of one process share."""
+
+    pool: LedgerPool
+    waiter: Waiter
+    threads: Threads
+    registry: Registry
+    rules: DoorRules
+    limits: Limits
+    hold_margin_s: float = HOLD_MARGIN_S
+    """A plan is decided this long before what it has staged lapses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One call as it arrived, with what its caller had been told by then."""
+
+    tool: str
+    arguments: Arguments
+    step: str | None
+    ref: str | None
+    repeat: str | None
+    resource_version: str | None
+    staged: bool
+    """Only a reversible form will do, bad arguments are raised, and the run has its pivot ahead then."""
+    seen: int
+    had: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A result on its way to the caller, and what the memory must hear when it arrives there."""
+
+    result: Result
+    awaited: str | None = None
+    """The action that the call has waited for; the memory expects it until the answer is handed over or dropped."""
+    settled: bool = False
+    shown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """The calls of one handle. Thread-safe."""
+
+    shared: Shared
+    memory: Memory
+    tenant: str
+    run: str
+    actor: str
+
+    def answer(self, asked: Asked, opened: Callable[[], object], until: Deadline) -> Answer:
+        """What becomes of the call; blocks until `until` at the latest. End with `hand_over` or `drop`.
+
+        `opened` opens the run, unless that was done, and gives its epoch.
+        """
+        spec = self.shared.registry.get(asked.tool)
+        self._check_names(asked)
+        if asked.staged and spec.cls is not ToolClass.REVERSIBLE:
+            raise ArgumentError(
+                f"{spec.name} is {spec.cls.value}: only a reversible form is staged.",
+                path="tool",
+                code="not_reversible",
+                fix="Propose it, with what it needs staged first.",
+            )
+        if spec.cls is ToolClass.PURE:
+            return Answer(self._performed_here(spec, asked.arguments))
+        try:
+            checked = check_call(
+                spec,
+                asked.arguments,
+                tenant=self.tenant,
+                run=self.run,
+                actor=self.actor,
+                rules=self.shared.rules,
+                expected_version=asked.resource_version,
+            )
+        except ArgumentError as error:
+            if asked.staged or error.path == "resource_version":
+                raise
+            return Answer(refused(error))
+        return self._met(PlacedCall(checked, _wanted(checked, asked), asked.seen, asked.had), opened(), until)
+
+    def hand_over(self, answer: Answer) -> Result:
+        """The caller has the result from now on."""
+        if answer.awaited is not None:
+            self.memory.hand_out(answer.awaited, settled=answer.settled)
+        self.memory.show(answer.shown)
+        return answer.result
+
+    def drop(self, work: Future[Answer]) -> None:
+        """Nobody takes the result: it counts as not had, and is told to whoever calls next."""
+        if not work.cancelled() and work.exception() is None:
+            awaited = work.result().awaited
+            if awaited is not None:
+                self.memory.hand_out(awaited, settled=False)
+
+    def told(self, row: Row, *, asked: str, replayed: bool = False, already_done: bool = False) -> Result:
+        """The result of a row, for a caller whose arguments were `asked`."""
+        spec = self.shared.registry.find(str(row["tool"]))
+        return result_of(
+            row,
+            argument_names=spec.arguments.names if spec is not None else (),
+            asked=asked,
+            own_run=row.get("run", self.run) == self.run,
+            replayed=replayed,
+            already_done=already_done,
+        )
+
+    def check_label(self, step: str) -> None:
+        """Raises `ArgumentError` for a label that no step can have."""
+        check_index_row(self.tenant, self.run, check_step_label(step), path="step")
+
+    def _check_names(self, asked: Asked) -> None:
+        if asked.step is not None:
+            self.check_label(asked.step)
+        if asked.ref is not None:
+            check_index_row(self.tenant, self.run, check_id(asked.ref, "ref", REF_CHARS_MAX), path="ref")
+        if asked.repeat is not None:
+            check_id(asked.repeat, "repeat", REASON_CHARS_MAX)
+
+    def _performed_here(self, spec: ToolSpec, arguments: Arguments) -> Result:
+        try:
+            bound = spec.bind(checked_arguments(spec, arguments, rules=self.shared.rules))
+        except ArgumentError as error:
+            return refused(error)
+        return Result(status=Status.SUCCEEDED, value=to_jsonable_python(spec.function(**bound)))
+
+    def _met(self, call: PlacedCall, epoch: object, until: Deadline) -> Answer:
+        """Asks the ledger until the call has its action, waiting for others that hold it back."""
+        shared = self.shared
+        recorder = Recorder(
+            shared.pool, self.memory, tenant=self.tenant, run=self.run, epoch=epoch, limits=shared.limits
+        )
+        for _ in range(BLOCKS_MAX):
+            may_wait = until.left_s > 0
+            met = recorder.met(call, may_wait=may_wait)
+            if isinstance(met, Meant):
+                return self._outcome(call, met, until)
+            if isinstance(met, Unseen):
+                return self._unseen(met)
+            if met.by is None or not (may_wait and met.waits):
+                return Answer(_blocked(met))
+            shared.waiter.until_answered(met.by, until)
+        raise AssertionError("a run has fewer actions than that")
+
+    def _outcome(self, call: PlacedCall, meant: Meant, until: Deadline) -> Answer:
+        """Waits for the action's end, and no longer than asked."""
+        try:
+            row = self.shared.waiter.until_answered(meant.action_id, until)
+            told = self.told(
+                row, asked=call.checked.arguments, replayed=meant.replayed, already_done=meant.already_done
+            )
+        except BaseException:
+            self.memory.hand_out(meant.action_id, settled=False)
+            raise
+        settled = row["state"] in SETTLED
+        by_reviewer = str(row["action_id"])  # the revision that stands for it now
+        shown = (by_reviewer,) if settled and by_reviewer != meant.action_id else ()
+        return Answer(told, awaited=meant.action_id, settled=settled, shown=shown)
+
+    def _unseen(self, met: Unseen) -> Answer:
+        result = Result(
+            status=Status.BLOCKED,
+            next_step=NextStep.READ_UNSEEN,
+            unseen=tuple(self.told(row, asked="", replayed=True) for row in met.rows),
+        )
+        return Answer(result, shown=tuple(str(row["action_id"]) for row in met.rows))
+
+
+def _wanted(checked: CheckedCall, asked: Asked) -> WantedCall:
+    spec: ToolSpec = checked.spec
+    return WantedCall(
+        tool=spec.name,
+        effect=spec.effect or "",
+        target=checked.target,
+        cls=spec.cls,
+        arguments_sha256=checked.arguments_sha256,
+        once_key=checked.once_key,
+        step=asked.step,
+        ref=asked.ref,
+        repeat=asked.repeat,
+        staged=asked.staged,
+        gated=checked.needs_approval,
+    )
+
+
+def _blocked(met: Blocked) -> Result:
+    return Result(
+        action_id=met.by,
+        status=Status.BLOCKED,
+        next_step=met.next_step,
+        suspend=met.next_step is NextStep.PERSON,
+    )
