@@ -28,6 +28,8 @@ class Terms:
     """A native key is not trusted for this long before its end."""
     uncertain_after_s: float = 0.0
     """The first look-up waits until the outcome has been unknown for this long."""
+    can_fetch: bool = False
+    """The provider can be asked about an object that a person names."""
 
 
 NOBODY = (Sentence("person", "Nobody."),)
@@ -185,8 +187,7 @@ def _person(action: Row, history: Sequence[Row]) -> Iterator[Sentence]:
     match state:
         case State.OPERATOR_REVIEW:
             last = next((row["reason"] for row in reversed(history) if row["to_state"] == state), None)
-            why = _WHY.get(str(action["last_error_code"]), clean(last or action["last_error_code"]))
-            yield Sentence("person", f"An operator must decide it: {why}.")
+            yield Sentence("person", f"An operator must decide it: {why(action['last_error_code'], clean(last) if last else '')}.")
         case State.AWAITING_APPROVAL:
             yield Sentence("person", "A person other than its actor must approve or reject exactly this intent.")
         case State.PROPOSED:
@@ -212,15 +213,23 @@ def _person(action: Row, history: Sequence[Row]) -> Iterator[Sentence]:
 _WHY = {
     "many_found": "the provider holds several objects under its key",
     "mismatch": "what the provider holds under its key is not what was intended",
-    "absent": "it is proved that it was not done, and no attempt is left",
+    "absent": "it is proved that it was not done",
     "no_lookup": "the tool has no look-up, and no key that still answers",
     "idempotency_mismatch": "the provider knows its key with other parameters",
-    "policy_mismatch": "the row is not what the worker's own tools say that it should be",
+    "policy_mismatch": "the row is not what the worker's own tools and settings say that it should be",
+    "approval_mismatch": "nobody has approved exactly what it says",
+    "cap_reached": "it is more than the configured caps allow",
+    "bulk_unapproved": "it is one of several that nothing takes back, and nobody has approved it",
     "late_success": "an answer came after it had been settled: it was done all the same",
     "tool_unknown": "no reconciler has its tool in this version",
     "unreadable": "its recorded arguments cannot be read",
 }
 """`last_error_code` of a row that waits for an operator."""
+
+
+def why(code: str | None, otherwise: str = "") -> str:
+    """Why an action with this `last_error_code` waits for an operator."""
+    return _WHY.get(str(code), otherwise or clean(code))
 
 
 def _attempt_after(action: Row, terms: Terms) -> str:
