@@ -60,7 +60,7 @@ def stripe(path: str, **form: str) -> ByHand:
     )
 
 
-def jira(method: str, path: str, body: object) -> ByHand:
+def jira(method: str, path: str, body: dict[str, Any]) -> ByHand:
     """A person in Jira's page; `{id}` is the ticket."""
     return lambda sandbox, issue: requests.request(
         method, f"{sandbox.jira.url}/rest/api/2/issue/{issue}{path}", json=body, auth=("ann", "x"), timeout=3
@@ -112,7 +112,7 @@ class Read:
             reading = self.version()
             if isinstance(reading, Version):
                 return reading
-        raise AssertionError(reading)
+        raise AssertionError("unreadable, and no fault is left")
 
     def requests(self) -> list[Any]:
         return self.sandbox.requests(self.resource.provider)
@@ -224,7 +224,7 @@ def test_a_reading_is_one_get_and_no_effect(read: Read) -> None:
 def test_a_reading_that_fails_is_no_version(read: Read, fault: str) -> None:
     """Whatever goes wrong, by one request, and the next one reads the version that there was."""
     before, requests_before = read.known(), len(read.requests())
-    more = {"delay_s": 0.8} if fault in SLOW else {}
+    more: dict[str, Any] = {"delay_s": 0.8} if fault in SLOW else {}
     read.sandbox.fault(fault, provider=read.resource.provider, operation=read.resource.operation, **more)
     assert isinstance(read.version(0.4 if fault in SLOW else TIMEOUT_S), Unreadable)
     assert len(read.requests()) - requests_before == 1
