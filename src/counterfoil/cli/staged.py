@@ -49,7 +49,8 @@ def pivot_facts(run: Row) -> list[tuple[str, object]]:
 def print_plan(run: Row, plan: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """What waits for a decision, with the command that shows it, and what stands staged; nothing where there is none."""
     for proposal in plan["proposals"]:
-        what = f"plan of {proposal['steps']} steps" if proposal["is_plan"] else "one call"
+        steps = "1 step" if proposal["steps"] == 1 else f"{proposal['steps']} steps"
+        what = f"a plan of {steps}" if proposal["is_plan"] else "one call"
         say()
         say(
             f"{proposal['proposal_id']} waits for a person ({what}): expires {distance(proposal['expires_at'], run['now'])}"

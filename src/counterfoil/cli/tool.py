@@ -9,11 +9,12 @@ import typer
 
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath, group
-from counterfoil.cli.output import as_json, say, table
+from counterfoil.cli.output import as_json, clean, say, table
+from counterfoil.ledger.caps import NO_CAPS
 from counterfoil.ledger.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
-    from counterfoil.providers.contract import Contract
+    from counterfoil.providers.autonomy import Autonomy
     from counterfoil.providers.registry import Registry
     from counterfoil.providers.spec import ToolSpec
     from counterfoil.settings import Settings
@@ -22,29 +23,39 @@ app = group("Tools: what agents may call, and what each call promises.")
 
 
 @app.command("list")
-def list_tools(json_: AsJson = False, config: ConfigPath = None) -> None:
-    """List the tools of the modules under `tools`, each with its class, audience, undo and grade.
+def list_tools(
+    reasons: Annotated[bool, typer.Option("--reasons", help="Also why each has its autonomy.")] = False,
+    json_: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
+    """List the tools of the modules under `tools`, each with its class, audience, undo, grade and autonomy.
 
     Grade: A the provider deduplicates by our key, B exact look-up, C look-up behind a lagging index, D neither: an
-    unknown outcome goes to a person.
+    unknown outcome goes to a person. Autonomy, what it does without a person: free (changes nothing), alone, bounded
+    (alone within bounds), once (an unknown outcome stops at a person), person, two_persons (each call is approved).
 
     \b
     counterfoil tool list
+    counterfoil tool list --reasons
     """
     from counterfoil.providers.registry import Registry
-    from counterfoil.settings_contracts import contract_in_force
 
     settings = place.load_settings(config)
     registry = Registry.load(settings.tools)
-    tools = [_shown(spec, contract_in_force(spec.contract, spec.provider, settings)) for spec in registry]
+    tools = [_shown(spec, registry, settings) for spec in registry]
     tools.sort(key=lambda tool: (tool["provider"], tool["name"], tool["version"]))
     if json_:
         return as_json(tools)
     table(
-        ("tool", "version", "class", "effect", "audience", "undo", "grade", "approval"),
+        ("tool", "version", "class", "effect", "audience", "undo", "grade", "approval", "autonomy"),
         [[_cell(tool[name]) for name in _COLUMNS] for tool in tools],
         empty="no tools: name their modules under `tools` in counterfoil.toml",
     )
+    for tool in tools if reasons else ():
+        say()
+        say(f"{tool['name']}: {tool['autonomy']}")
+        for reason in tool["reasons"]:
+            say(f"  {clean(reason)}")
     return None
 
 
@@ -54,7 +65,7 @@ def check(
     json_: AsJson = False,
     config: ConfigPath = None,
 ) -> None:
-    """Load the tools as a worker does and hold their contracts against the configured times.
+    """Load the tools as a worker does, hold their contracts against the configured times, and warn of missing bounds.
 
     \b
     counterfoil tool check
@@ -66,9 +77,13 @@ def check(
     if unknown is not None:
         raise NotFound(f"there is no tool {unknown!r}.", fix=_nearest(unknown, registry))
     checked = sorted(names or registry.names())
+    shown = [_shown(registry.get(name), registry, settings) for name in checked]
+    warnings = [{"tool": tool["name"], "warning": said} for tool in shown for said in tool["missing"]]
     if json_:
-        return as_json({"checked": checked})
+        return as_json({"checked": checked, "warnings": warnings})
     say(f"{len(checked)} tools fit their configuration: {', '.join(checked)}" if checked else "no tools are configured")
+    for warning in warnings:
+        say(f"warning: {warning['tool']}: {clean(warning['warning'])}")
     return None
 
 
@@ -90,11 +105,35 @@ def check_tools(settings: Settings) -> Registry:
     return registry
 
 
-_COLUMNS = ("name", "version", "class", "effect", "audience", "undo", "grade", "approval")
+_COLUMNS = ("name", "version", "class", "effect", "audience", "undo", "grade", "approval", "autonomy")
 
 
-def _shown(spec: ToolSpec, contract: Contract) -> dict[str, Any]:
+def autonomy_of(spec: ToolSpec, registry: Registry, settings: Settings) -> Autonomy:
+    """What the tool may do alone, among these tools and under these settings."""
+    from counterfoil.outbox.setup import door_rules
+    from counterfoil.providers.autonomy import Bounds, autonomy
+    from counterfoil.settings_contracts import contract_in_force
+
+    rules = door_rules(settings)
+    bounds = Bounds(
+        always_asks=spec.name in rules.approval_tools,
+        asks_above_minor=rules.approval_above_minor.get(spec.name),
+        two_persons=spec.name in rules.two_person,
+        audiences_always=rules.audiences_always,
+        bulk_above=rules.bulk_above,
+        tool_caps=rules.caps.tools.get(spec.name, NO_CAPS),
+        effect_caps=rules.caps.effects.get(spec.effect or "", NO_CAPS),
+    )
+    undoes = any(spec.name in other.undo_tools for other in registry)
+    return autonomy(spec, contract_in_force(spec.contract, spec.provider, settings), bounds, undoes=undoes)
+
+
+def _shown(spec: ToolSpec, registry: Registry, settings: Settings) -> dict[str, Any]:
+    from counterfoil.settings_contracts import contract_in_force
+
     pure = spec.effect is None
+    contract = contract_in_force(spec.contract, spec.provider, settings)
+    found = autonomy_of(spec, registry, settings)
     return {
         "name": spec.name,
         "version": spec.version,
@@ -105,6 +144,9 @@ def _shown(spec: ToolSpec, contract: Contract) -> dict[str, Any]:
         "undo": "by arguments" if callable(spec.undo) else spec.undo,
         "grade": None if pure else contract.grade.value,
         "approval": spec.approval,
+        "autonomy": found.level.value,
+        "reasons": list(found.reasons),
+        "missing": list(found.missing),
     }
 
 
