@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 from counterfoil.ledger.claims import RecordedAction, recorded
@@ -17,7 +18,7 @@ _SQL = load("counterfoil.ledger", "sql/reconciler.sql")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncertainAction(RecordedAction):
     """A row under a look-up's lease. `as_of` is a time before the look-up begins; `late_…` is a success that some attempt
-    recorded after it had lost the row."""
+    recorded after it had lost the row; `asked…` is what a person has asked for about it, while that is not answered."""
 
     as_of: datetime
     quiet_from: datetime | None
@@ -27,6 +28,9 @@ class UncertainAction(RecordedAction):
     last_error_code: str | None
     late_receipt: str | None
     late_result: str | None
+    asked: Literal["happened", "not_happened", "ask_again"] | None
+    asked_receipt: str | None
+    asked_by: str | None
 
 
 def claim_uncertain(
@@ -65,9 +69,9 @@ def failed(ledger: Ledger, action: RecordedAction, *, code: str, reason: str, ev
     return _written(ledger, "verdict_failed", action, code=code, reason=reason, evidence=evidence, by=by)
 
 
-def not_executed(ledger: Ledger, action: RecordedAction, *, evidence: str, by: str) -> bool:
-    """reconciling → not_executed: absence is earned and no attempt is left. Ends the doubt."""
-    return _written(ledger, "verdict_not_executed", action, evidence=evidence, by=by)
+def not_executed(ledger: Ledger, action: RecordedAction, *, code: str, reason: str, evidence: str, by: str) -> bool:
+    """reconciling → not_executed: it was not done, and no attempt is left or wanted. Ends the doubt."""
+    return _written(ledger, "verdict_not_executed", action, code=code, reason=reason, evidence=evidence, by=by)
 
 
 def resend(
@@ -121,6 +125,13 @@ def ask_later(
 def to_person(ledger: Ledger, action: RecordedAction, *, code: str, reason: str, evidence: str, by: str) -> bool:
     """reconciling → operator_review: evidence is contradictory, or there is no way to get any."""
     return _written(ledger, "verdict_person", action, code=code, reason=reason, evidence=evidence, by=by)
+
+
+def back_to_review(
+    ledger: Ledger, action: RecordedAction, *, answer: str, code: str | None, evidence: str, by: str
+) -> bool:
+    """reconciling → operator_review again: what a person said was not borne out. No `code`: the old reason stays."""
+    return _written(ledger, "verdict_back_to_review", action, answer=answer, code=code, evidence=evidence, by=by)
 
 
 def _written(ledger: Ledger, name: str, action: RecordedAction, **params: object) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 from uuid import uuid4
@@ -19,10 +19,12 @@ from counterfoil.ledger import verdicts
 from counterfoil.ledger.canonical import load_stored
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.verdicts import UncertainAction
-from counterfoil.providers.contract import Adapter, Call, Contract, ToolClass
+from counterfoil.providers.contract import OTHER_KEY, Adapter, Call, Contract, Fetcher, ToolClass
 from counterfoil.providers.outcomes import Finding, Found, Many, Succeeded, Unknown
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
+from counterfoil.reconciler import asked
+from counterfoil.reconciler.asked import BackToReview
 from counterfoil.reconciler.verdict import (
     AskLater,
     Claimed,
@@ -102,11 +104,10 @@ class LookUps:
                 groups[action.tool, action.tool_version].append((action, call))
         for (tool, version), group in groups.items():
             spec = self.registry.get(tool, version)
-            # A function is asked for one row at a time: all of them together may take longer than the lease.
-            for part in [group] if spec.adapter else [[row] for row in group]:
+            for part in _parts(spec, group):
                 if time.monotonic() >= lapses_at:
                     return
-                findings = self._ask(spec, [call for _, call in part], lapses_at)
+                findings = self._ask(spec, part, lapses_at)
                 for action, _ in part:
                     self._conclude(spec, action, findings.get(action.action_id, Unknown("no_finding")))
 
@@ -119,16 +120,32 @@ class LookUps:
             self._write(action, Person("unreadable"), "the recorded arguments are no JSON object")
             return None
 
-    def _ask(self, spec: ToolSpec, calls: Sequence[Call], lapses_at: float) -> Mapping[str, Finding | None]:
+    def _ask(
+        self, spec: ToolSpec, part: Sequence[tuple[UncertainAction, Call]], lapses_at: float
+    ) -> Mapping[str, Finding | None]:
         """A finding for each call; None for all where the tool has no look-up. A look-up that fails proves nothing."""
-        if not self.contract(spec).lookup:
-            return dict.fromkeys((call.action_id for call in calls), None)
+        calls = [call for _, call in part]
         timeout_s = max(self.policy(spec.provider).timeout_s, LEASE_SHARE * (lapses_at - time.monotonic()))
         try:
+            if part[0][0].asked == "happened":
+                return {call.action_id: self._fetch(spec, action, call, timeout_s) for action, call in part}
+            if not self.contract(spec).lookup:
+                return dict.fromkeys((call.action_id for call in calls), None)
             return dict(self.adapter(spec).lookup(calls, timeout_s=timeout_s))
         except Exception as error:  # noqa: BLE001 - whatever failed in a read, it is Unknown, never absence
             log.warning("look_up_failed", tool=spec.name, rows=len(calls), error=type(error).__name__)
             return {call.action_id: Unknown(type(error).__name__) for call in calls}
+
+    def _fetch(self, spec: ToolSpec, action: UncertainAction, call: Call, timeout_s: float) -> Finding | None:
+        """What the object that a person has named says; without a way to fetch it, what a look-up finds under our key."""
+        adapter, receipt = self.adapter(spec), action.asked_receipt or ""
+        if isinstance(adapter, Fetcher):
+            return adapter.fetch(call, receipt, timeout_s=timeout_s)
+        if not self.contract(spec).lookup:
+            return None
+        finding = adapter.lookup([call], timeout_s=timeout_s).get(call.action_id, Unknown("no_finding"))
+        is_other = isinstance(finding, Found) and isinstance(finding.outcome, Succeeded)
+        return Unknown(OTHER_KEY) if is_other and finding.outcome.id != receipt else finding
 
     def _conclude(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None) -> None:
         """Writes what the finding means. One that cannot be judged is asked for again, and stops no other row."""
@@ -149,17 +166,28 @@ class LookUps:
             written=written,
         )
 
-    def _verdict(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None) -> Verdict:
-        return verdict(
-            _claimed(action, self.policy(action.provider)),
-            self.contract(spec),
-            finding,
-            ttl_margin_s=self.ttl_margin_s(spec),
-            skew_s=self.skew_s,
-            base_s=self.base_s,
-        )
+    def _verdict(
+        self, spec: ToolSpec, action: UncertainAction, finding: Finding | None
+    ) -> Verdict | asked.AskedVerdict:
+        row, contract = _claimed(action, self.policy(action.provider)), self.contract(spec)
+        match action.asked:
+            case "happened":
+                return asked.happened(row, finding, receipt=action.asked_receipt or "", skew_s=self.skew_s)
+            case "not_happened":
+                return asked.not_happened(row, contract, finding, skew_s=self.skew_s, base_s=self.base_s)
+            case "ask_again" | None:
+                return verdict(
+                    row,
+                    contract,
+                    finding,
+                    ttl_margin_s=self.ttl_margin_s(spec),
+                    skew_s=self.skew_s,
+                    base_s=self.base_s,
+                )
+            case _:
+                assert_never(action.asked)
 
-    def _write(self, action: UncertainAction, said: Verdict, evidence: str) -> bool:
+    def _write(self, action: UncertainAction, said: Verdict | asked.AskedVerdict, evidence: str) -> bool:
         ledger, by = self.ledger, self.by
         match said:
             case Settle(outcome):
@@ -168,8 +196,8 @@ class LookUps:
                 )
             case Fail(code):
                 return verdicts.failed(ledger, action, code=code, reason="found out", evidence=evidence, by=by)
-            case NotExecuted():
-                return verdicts.not_executed(ledger, action, evidence=evidence, by=by)
+            case NotExecuted(code, reason):
+                return verdicts.not_executed(ledger, action, code=code, reason=reason, evidence=evidence, by=by)
             case Resend(ends_doubt):
                 reason = "absence earned" if ends_doubt else "the key answers a resend"
                 return verdicts.resend(
@@ -194,6 +222,10 @@ class LookUps:
                 )
             case Person(code):
                 return verdicts.to_person(ledger, action, code=code, reason=code, evidence=evidence, by=by)
+            case BackToReview(answer, counts_from):
+                if counts_from is not None:
+                    evidence = f"{evidence}; counts from {counts_from.isoformat()}"
+                return verdicts.back_to_review(ledger, action, answer=answer, code=None, evidence=evidence, by=by)
             case _:
                 assert_never(said)
 
@@ -226,6 +258,17 @@ def known_tools(registry: Registry) -> list[tuple[str, int]]:
     return [(spec.name, spec.version) for spec in registry if spec.cls is not ToolClass.PURE]
 
 
+def _parts(
+    spec: ToolSpec, group: Sequence[tuple[UncertainAction, Call]]
+) -> Iterator[Sequence[tuple[UncertainAction, Call]]]:
+    """What is asked together. A function is asked for one row at a time: all of them together may take longer than the
+    lease. So is what a person has named, which is fetched by itself."""
+    together = [row for row in group if spec.adapter and row[0].asked != "happened"]
+    if together:
+        yield together
+    yield from ([row] for row in group if row not in together)
+
+
 def evidence_of(action: UncertainAction, finding: Finding | None) -> str:
     """One line for the history: which look-up, as of when, and what it showed; receipts and codes only."""
     match finding:
@@ -238,7 +281,8 @@ def evidence_of(action: UncertainAction, finding: Finding | None) -> str:
         case _:
             shown = ""
     name = "no look-up" if finding is None else type(finding).__name__.lower()
-    return f"look-up {action.lookup_count} as of {action.as_of.isoformat()}: {name} {shown}".strip()[:500]
+    asked_by = f"; asked by {action.asked_by}" if action.asked_by is not None else ""
+    return f"look-up {action.lookup_count} as of {action.as_of.isoformat()}: {name} {shown}".strip()[:500] + asked_by
 
 
 def _claimed(action: UncertainAction, policy: Policy) -> Claimed:

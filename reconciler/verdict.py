@@ -70,7 +70,10 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class NotExecuted:
-    """Absence is earned and no attempt is left: not_executed."""
+    """It was not done: not_executed. Absence is earned and no attempt is left, or (see `asked`) a person vouches for it."""
+
+    code: str = "absent"
+    reason: str = "absence earned, no attempt left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ def _without_lookup(row: Claimed, contract: Contract, ttl_margin_s: float) -> Ve
 
 
 def _found(row: Claimed, contract: Contract, found: Found, skew_s: float, base_s: float) -> Verdict:
-    if not _matches_intent(row, found, skew_s):
+    if not matches_intent(row, found, skew_s):
         return Person("mismatch")
     match found.outcome:
         case Succeeded():
@@ -162,8 +165,8 @@ def _found(row: Claimed, contract: Contract, found: Found, skew_s: float, base_s
             assert_never(found.outcome)
 
 
-def _matches_intent(row: Claimed, found: Found, skew_s: float) -> bool:
-    """Compares what both sides state; currencies differ in case between providers."""
+def matches_intent(row: Claimed, found: Found, skew_s: float) -> bool:
+    """Whether what was found is what was meant: compares what both sides state. Currencies differ in case."""
     if not found.as_intended:
         return False
     if None not in (row.amount_minor, found.amount_minor) and row.amount_minor != found.amount_minor:
@@ -178,7 +181,7 @@ def _matches_intent(row: Claimed, found: Found, skew_s: float) -> bool:
 
 
 def _absent(row: Claimed, contract: Contract, ttl_margin_s: float, base_s: float) -> Verdict:
-    opens_in_s = _window_opens_in_s(row, row.as_of, contract)
+    opens_in_s = window_opens_in_s(row, row.as_of, contract)
     if opens_in_s is None or opens_in_s >= 0:  # strictly after: at the last instant it may still appear
         code, count, counted_at = "absent_too_early", row.absent_count, row.last_absent_at
         wanted_s = ASK_LATER_MAX_S if opens_in_s is None else opens_in_s + base_s
@@ -210,7 +213,7 @@ def _absence_earned(row: Claimed, contract: Contract) -> Verdict:
             assert_never(contract.on_absent)
 
 
-def _window_opens_in_s(row: Claimed, at: datetime, contract: Contract) -> float | None:
+def window_opens_in_s(row: Claimed, at: datetime, contract: Contract) -> float | None:
     """Seconds from `at` until everything sent has landed and is visible; negative = past; None = no end is known."""
     if row.quiet_from is None:
         return None
@@ -221,7 +224,7 @@ def _window_opens_in_s(row: Claimed, at: datetime, contract: Contract) -> float 
 def _count_absence(row: Claimed, contract: Contract) -> tuple[int, datetime]:
     """The absences that count, this one included, and when the newest was; one too soon after another adds nothing."""
     earlier = row.last_absent_at
-    opens_in_s = None if earlier is None else _window_opens_in_s(row, earlier, contract)
+    opens_in_s = None if earlier is None else window_opens_in_s(row, earlier, contract)
     if row.absent_count < 1 or earlier is None or opens_in_s is None or opens_in_s >= 0:
         return 1, row.as_of  # what was counted before the newest attempt's window opened proves nothing about it
     if (row.as_of - earlier).total_seconds() < _apart_s(contract):

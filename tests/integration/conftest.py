@@ -286,13 +286,19 @@ SETTLES: dict[str, Callable[..., bool]] = {
     ),
     "let_go": lambda ledger, a: claims.let_go(ledger, a, code="shutdown", delay_s=0.0, worker="w"),
     "hold": lambda ledger, a: claims.hold_for_evidence(ledger, a, code="key_too_old", worker="w"),
+    "stale": lambda ledger, a: claims.stale_if_changed(
+        ledger, a, code="resource_changed", evidence="version 8", worker="w"
+    ),
+    "refused_stale": lambda ledger, a: claims.settle_stale(ledger, a, code="precondition_failed", worker="w"),
     "person": lambda ledger, a: claims.hand_to_person(ledger, a, code="policy_mismatch", evidence=None, worker="w"),
 }
 
 VERDICTS: dict[str, Callable[[Ledger, verdicts.UncertainAction], bool]] = {
     "succeeded": lambda ledger, a: verdicts.succeeded(ledger, a, receipt="pi_2", result="{}", evidence="e", by="b"),
     "failed": lambda ledger, a: verdicts.failed(ledger, a, code="declined", reason="r", evidence="e", by="b"),
-    "not_executed": lambda ledger, a: verdicts.not_executed(ledger, a, evidence="e", by="b"),
+    "not_executed": lambda ledger, a: verdicts.not_executed(
+        ledger, a, code="absent", reason="r", evidence="e", by="b"
+    ),
     "resend": lambda ledger, a: verdicts.resend(
         ledger, a, ends_doubt=True, delay_s=0.0, reason="r", evidence="e", by="b"
     ),
@@ -300,6 +306,9 @@ VERDICTS: dict[str, Callable[[Ledger, verdicts.UncertainAction], bool]] = {
         ledger, a, after_s=1.0, absent_count=1, last_absent_at=None, reason="r", evidence="e", by="b"
     ),
     "person": lambda ledger, a: verdicts.to_person(ledger, a, code="many", reason="r", evidence="e", by="b"),
+    "back_to_review": lambda ledger, a: verdicts.back_to_review(
+        ledger, a, answer="unknown", code=None, evidence="e", by="b"
+    ),
 }
 
 

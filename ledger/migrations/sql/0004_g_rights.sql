@@ -21,7 +21,6 @@ GRANT SELECT ON counterfoil.proposal TO counterfoil_agent;
 GRANT SELECT ON counterfoil.proposal, counterfoil.decision, counterfoil.approval, counterfoil.review,
   counterfoil.correction, counterfoil.notice TO counterfoil_worker, counterfoil_operator;
 GRANT UPDATE (expected_resource_version) ON counterfoil.action TO counterfoil_worker;
-GRANT UPDATE (answered_at, answer, evidence) ON counterfoil.review TO counterfoil_worker;
 GRANT INSERT, UPDATE (tries, next_try_at, told_at) ON counterfoil.notice TO counterfoil_worker;
 
 -- Readers see that something waits and who decided it, never what was said.

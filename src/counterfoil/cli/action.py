@@ -111,16 +111,16 @@ def explain_action(action_id: ActionId, json_: AsJson = False, config: ConfigPat
         allowed = ledger.row(own["may_read_evidence"], {})
         history = own["proved_in_action"] if allowed and allowed["may"] else agent["read_history"]
         said = explain(
-            action, ledger.rows(agent["read_attempts"], wanted), ledger.rows(history, wanted), _terms(action, config)
+            action, ledger.rows(agent["read_attempts"], wanted), ledger.rows(history, wanted), terms_of(action, config)
         )
     if json_:
         as_json({"action_id": action_id, **said.to_json()})
     else:
         say(said.what)
         say(said.state)
-        _print_sentences("What is known", said.known, dated=True)
-        _print_sentences("What comes next", said.next)
-        _print_sentences("Who must act", said.person or NOBODY)
+        print_sentences("What is known", said.known, dated=True)
+        print_sentences("What comes next", said.next)
+        print_sentences("Who must act", said.person or NOBODY)
 
 
 @app.command()
@@ -176,7 +176,7 @@ def request_cancel(ledger: Ledger, action_id: str, reason: str) -> str:
     return str(row["state"]) if row else ""
 
 
-def _terms(action: Row, config: Path | None) -> Terms:
+def terms_of(action: Row, config: Path | None) -> Terms:
     """The contract of the action's tool under the settings here; without one where the tool cannot be loaded."""
     from counterfoil.cli.explain import Terms
     from counterfoil.ledger.errors import CounterfoilError
@@ -196,10 +196,12 @@ def _terms(action: Row, config: Path | None) -> Terms:
         attempts_max=settings.provider(action["provider"]).attempts_max,
         ttl_margin_s=ttl_margin_s(contract, action["provider"], settings),
         uncertain_after_s=settings.reconciler.uncertain_after_s,
+        can_fetch=contract.lookup or (spec is not None and spec.adapter is not None),
     )
 
 
-def _print_sentences(title: str, sentences: Sequence[Sentence], *, dated: bool = False) -> None:
+def print_sentences(title: str, sentences: Sequence[Sentence], *, dated: bool = False) -> None:
+    """A block of sentences under a title, after an empty line."""
     say()
     say(title)
     for sentence in sentences:

@@ -25,6 +25,14 @@ LOOK_UP = re.compile(
 """The evidence that the reconciler writes with each verdict."""
 
 
+def receipts_in(evidence: str | None) -> list[str]:
+    """The provider's ids that a look-up came upon, from the evidence of its verdict."""
+    said = LOOK_UP.fullmatch(evidence or "")
+    if said is None or said["kind"] not in ("found", "many"):
+        return []
+    return [receipt for receipt in said["shown"].partition(";")[0].split(",") if receipt]
+
+
 @dataclass(frozen=True, slots=True)
 class Sentence:
     """One fact. `at` is when it happened, or the time that it names."""
@@ -78,7 +86,7 @@ _ENDED = {
 
 def _look_ups(history: Sequence[Row]) -> Iterator[Sentence]:
     """Each claim by the reconciler, with the move that ended it. It was made as of its claim's time."""
-    asked = [i for i, row in enumerate(history) if row["to_state"] == State.RECONCILING]
+    asked = [i for i, row in enumerate(history) if row["to_state"] == State.RECONCILING and not _is_request(row)]
     for number, i in enumerate(asked, start=1):
         told = "is under way"
         if i + 1 < len(history) and history[i + 1]["reason"] == "look-up lapsed":
@@ -110,11 +118,15 @@ def _showed(verdict: Row) -> str:
 
 def _kind_by_verdict(verdict: Row) -> str:
     reason = str(verdict["reason"])
+    if reason.startswith(f"{_WORD}; nobody"):
+        return "no look-up"
     if verdict["to_state"] in (State.SUCCEEDED, State.NOT_EXECUTED) or reason in _ABSENT:
         return "found" if verdict["to_state"] == State.SUCCEEDED else "absent"
     return {"many_found": "many", "mismatch": "found", "no_lookup": "no look-up"}.get(reason, "")
 
 
+_WORD = "a person's word"
+"""So begins the reason of a verdict that a person has vouched for."""
 _ABSENT = {"absent", "absent_once", "absent_too_early", "absence earned", "absence earned, no attempt left"}
 
 
@@ -124,6 +136,8 @@ def _so(verdict: Row) -> str:
     match to:
         case State.SUCCEEDED:
             return ": it is done"
+        case State.NOT_EXECUTED if reason.startswith(_WORD):
+            return ", and a person vouches for it: it was not done, and is not sent again"
         case State.NOT_EXECUTED:
             return ", which is proof by now: it was not done, and no attempt is left"
         case State.PERMANENT_FAILURE:
@@ -148,11 +162,21 @@ def _moves(history: Sequence[Row]) -> Iterator[Sentence]:
     """The moves that are neither an attempt nor a look-up."""
     for row in history:
         moved = row["from_state"], row["to_state"]
+        if _is_request(row):
+            yield Sentence(
+                "move", f"{clean(row['changed_by'])} had the provider asked: {clean(row['reason'])}.", row["at"]
+            )
+            continue
         if row["from_state"] is None or State.RECONCILING in moved or moved[1] == State.EXECUTING:
             continue
         text = _told_move(row)
         if text is not None:
             yield Sentence("move", text, row["at"])
+
+
+def _is_request(row: Row) -> bool:
+    """A person has had the provider asked: the way back to the reconciler begins as a look-up that has lapsed."""
+    return bool(row["from_state"] == State.OPERATOR_REVIEW and row["to_state"] == State.RECONCILING)
 
 
 def _told_move(row: Row) -> str | None:

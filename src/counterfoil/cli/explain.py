@@ -187,7 +187,8 @@ def _person(action: Row, history: Sequence[Row]) -> Iterator[Sentence]:
     match state:
         case State.OPERATOR_REVIEW:
             last = next((row["reason"] for row in reversed(history) if row["to_state"] == state), None)
-            yield Sentence("person", f"An operator must decide it: {why(action['last_error_code'], clean(last) if last else '')}.")
+            told = why(action["last_error_code"], clean(last) if last else "")
+            yield Sentence("person", f"An operator must decide it: {told}.")
         case State.AWAITING_APPROVAL:
             yield Sentence("person", "A person other than its actor must approve or reject exactly this intent.")
         case State.PROPOSED:

@@ -1,0 +1,528 @@
+"""What a person says about an action in review is checked at the provider, and never leads to a second effect."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from counterfoil import tool
+from counterfoil.ledger import reviews
+from counterfoil.ledger.connection import Ledger
+from counterfoil.testing import World
+from counterfoil.testing.world import Crash
+
+if TYPE_CHECKING:
+    from tests.conftest import Database
+
+CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"}
+CREATE = "payment_intents.create"
+LANDED_S = 2.1
+"""Past the fast profile's landing window."""
+POST_S = 600.0
+
+
+@pytest.fixture
+def doubted(world: World, enqueue: Any, sql: Any) -> Any:
+    """A charge whose only answer was lost to `fault`, and that has come up for a person."""
+
+    def make(fault: str = "504_after_commit", step: str = "fee", **changes: Any) -> str:
+        late = {"delay_s": 1.5} if "then_commit" in fault else {}
+        world.sandbox.stripe.fault(fault, on=CREATE, **late)
+        action_id = enqueue("stripe_charge", CHARGE | changes, step)
+        assert world.work() == 1
+        to_review(sql, action_id)
+        return str(action_id)
+
+    return make
+
+
+def to_review(sql: Any, action_id: str, code: str = "tool_unknown") -> None:
+    """As when no reconciler has had its tool for an hour."""
+    [[state]] = sql(
+        "UPDATE counterfoil.action SET state = 'operator_review', last_error_code = %s, changed_by = 'rescue',"
+        " change_reason = 'tool unknown' WHERE action_id = %s AND state = 'uncertain' RETURNING state",
+        *(code, action_id),
+    )
+    assert state == "operator_review"
+
+
+@pytest.fixture
+def ask(world: World, cli: Any) -> Any:
+    """Asks by the command line and lets the reconciler tick once; the answer that is on record then."""
+
+    def say(verb: str, action_id: str, *options: str) -> str | None:
+        code, told = cli("review", verb, action_id, "--wait-s", "0", "--json", *options)
+        assert (code, json.loads(told)["answer"]) == (6, None)
+        world.reconcile()
+        return shown(cli, action_id)["requests"][-1]["answer"]
+
+    return say
+
+
+def shown(cli: Any, action_id: str) -> Any:
+    code, told = cli("review", "show", action_id, "--json")
+    assert code == 0
+    return json.loads(told)
+
+
+def state_of(sql: Any, action_id: str) -> tuple[str, str | None]:
+    [row] = sql("SELECT state, receipt FROM counterfoil.action WHERE action_id = %s", action_id)
+    return row[0], row[1]
+
+
+def charge_ids(world: World) -> list[str]:
+    return [effect.object_id for effect in world.sandbox.effects("charge")]
+
+
+def sends(world: World) -> int:
+    return len(world.sandbox.requests("stripe", CREATE))
+
+
+def test_happened_by_the_right_id(world: World, doubted: Any, ask: Any, cli: Any, sql: Any) -> None:
+    """The provider's id of our own effect settles the action, with that receipt and the declared result; nothing is sent."""
+    action_id = doubted()
+    [receipt] = charge_ids(world)
+    assert ask("happened", action_id, "--receipt", receipt, "--reason", "seen in the dashboard") == "succeeded"
+    assert state_of(sql, action_id) == ("succeeded", receipt)
+    world.settle()
+    assert (world.sandbox.count("charges"), sends(world)) == (1, 1)
+    [request] = shown(cli, action_id)["requests"]
+    assert (request["channel"], request["db_role"], request["reason"]) == (
+        "cli",
+        "cf_operator",
+        "seen in the dashboard",
+    )
+    assert receipt in request["evidence"]
+    [result] = sql("SELECT result FROM counterfoil.action WHERE action_id = %s", action_id)
+    assert json.loads(result[0])["amount"] == 500
+
+
+def test_happened_by_another_id(world: World, doubted: Any, enqueue: Any, ask: Any, sql: Any) -> None:
+    """No object, another action's, one of another amount under our key, a declined one: each stays in review and says why."""
+    action_id = doubted("504_before_commit")
+    other = enqueue("stripe_charge", CHARGE | {"order_id": "1183"}, "other")
+    world.work()
+    [[_, receipt]] = [state_of(sql, other)]
+    [[key]] = sql("SELECT key FROM counterfoil.action WHERE action_id = %s", action_id)
+    assert ask("happened", action_id, "--receipt", "pi_none") == "not_found"
+    assert ask("happened", action_id, "--receipt", "../refunds") == "not_found"
+    assert ask("happened", action_id, "--receipt", receipt) == "other_key"
+    assert ask("happened", action_id, "--receipt", made_by_hand(world, key, 499)) == "mismatch"
+    assert (
+        ask("happened", action_id, "--receipt", made_by_hand(world, key, 500, "pm_card_chargeDeclined"))
+        == "failed_there"
+    )
+    assert state_of(sql, action_id) == ("operator_review", None)
+    assert sends(world) == 4, "one of each action and two by hand"
+
+
+def made_by_hand(world: World, key: str, amount: int, method: str = "pm_card_visa") -> str:
+    """A payment that carries our key and was not made by us."""
+    reply = requests.post(
+        f"{world.sandbox.stripe.url}/v1/payment_intents",
+        headers={"Authorization": "Bearer sk_test_sandbox"},
+        data={
+            "amount": amount,
+            "currency": "usd",
+            "customer": "cus_1",
+            "payment_method": method,
+            "confirm": "true",
+            "off_session": "true",
+            "metadata[counterfoil_key]": key,
+            "metadata[counterfoil_order]": "1182",
+        },
+        timeout=3,
+    )
+    answer = reply.json()
+    made = answer if reply.ok else answer["error"]["payment_intent"]
+    return str(made["id"])
+
+
+def test_one_of_several(world: World, doubted: Any, ask: Any, cli: Any, sql: Any) -> None:
+    """Where the provider holds two under our key, a person chooses one of those that `show` names; no third is made."""
+    action_id = doubted()
+    [[key]] = sql("SELECT key FROM counterfoil.action WHERE action_id = %s", action_id)
+    twin = made_by_hand(world, key, 500)
+    assert ask("ask-again", action_id) == "many_found"
+    assert sorted(shown(cli, action_id)["candidates"]) == sorted(charge_ids(world))
+    assert ask("not-happened", action_id) == "many_found"
+    assert ask("happened", action_id, "--receipt", twin) == "succeeded"
+    assert state_of(sql, action_id) == ("succeeded", twin)
+    assert world.sandbox.count("charges") == 2
+
+
+def test_not_happened_while_it_exists(world: World, doubted: Any, working: Any, cli: Any, sql: Any) -> None:
+    """A person is mistaken: the provider holds it, which wins, is told with exit 4, and nothing is sent again."""
+    action_id = doubted()
+    [receipt] = charge_ids(world)
+    with working():
+        code, told = cli("review", "not-happened", action_id, "--wait-s", "20")
+    assert code == 4
+    assert "it did happen" in told
+    assert state_of(sql, action_id) == ("succeeded", receipt)
+    assert (world.sandbox.count("charges"), sends(world)) == (1, 1)
+
+
+def test_not_happened_too_early(world: World, doubted: Any, ask: Any, cli: Any, sql: Any, tmp_path: Path) -> None:
+    """Before a late request must have landed its absence counts for nothing; it lands, and the second answer finds it."""
+    (tmp_path / "counterfoil.toml").write_text('tools = ["counterfoil.providers.stripe.tools"]\n')
+    action_id = doubted("504_then_commit_after")
+    assert ask("not-happened", action_id) == "too_early"
+    page = shown(cli, action_id)
+    assert "counts from" in page["requests"][-1]["evidence"]
+    assert next(v for v in page["verbs"] if v["verb"] == "not_happened")["counts_from"] is not None
+    world.advance(LANDED_S)
+    assert ask("not-happened", action_id) == "found"
+    assert (world.sandbox.count("charges"), sends(world)) == (1, 1)
+    assert state_of(sql, action_id)[0] == "succeeded"
+
+
+def test_not_happened_in_time(world: World, doubted: Any, working: Any, cli: Any, sql: Any) -> None:
+    """After the window an empty answer and a person's word end it, with exit 0, as not executed; nothing is sent."""
+    action_id = doubted("504_before_commit")
+    world.advance(LANDED_S)
+    with working():
+        code, told = cli("review", "not-happened", action_id, "--wait-s", "20")
+    assert code == 0
+    assert "not executed" in told
+    world.settle()
+    assert state_of(sql, action_id) == ("not_executed", None)
+    assert (world.sandbox.count("charges"), sends(world)) == (0, 1)
+
+
+def test_a_provider_that_is_away(world: World, doubted: Any, ask: Any, sql: Any) -> None:
+    """A look-up that fails bears nothing out: the action is in review again, and nothing is concluded or sent."""
+    action_id = doubted()
+    world.advance(LANDED_S)
+    world.sandbox.stripe.fault("lookup_429", times=None)
+    assert ask("not-happened", action_id) == "unknown"
+    assert ask("happened", action_id, "--receipt", charge_ids(world)[0]) == "unknown"
+    assert state_of(sql, action_id)[0] == "operator_review"
+    assert sends(world) == 1
+
+
+def test_ask_again(world: World, doubted: Any, ask: Any, sql: Any) -> None:
+    """Asking again is the ordinary verdict: what exists is found, and what does not is sent again under the same key."""
+    assert ask("ask-again", doubted("504_after_commit", "one")) == "succeeded"
+    second = doubted("504_before_commit", "two", order_id="1183")
+    assert ask("ask-again", second) == "ready"
+    world.settle()
+    assert state_of(sql, second)[0] == "succeeded"
+    assert world.sandbox.count("charges") == 2
+
+
+def test_cancelled_while_in_review(world: World, doubted: Any, ask: Any, cli: Any, sql: Any) -> None:
+    """Asked about again after a cancel, it is settled by what is found, and not sent; once settled, no verb moves it."""
+    action_id = doubted("504_before_commit")
+    assert cli("action", "cancel", action_id)[0] == 6
+    assert ask("ask-again", action_id) is None, "two absences are needed"
+    world.settle()
+    assert state_of(sql, action_id)[0] == "permanent_failure"
+    assert shown(cli, action_id)["requests"][-1]["answer"] == "permanent_failure"
+    code, told = cli("review", "not-happened", action_id)
+    assert code == 4
+    assert "permanent_failure" in told
+    assert sends(world) == 1
+
+
+@pytest.fixture
+def letters(use_tools: Any) -> list[str]:
+    """The only tool: one that nobody can ask. The letters that were really sent; each answer is lost."""
+    sent: list[str] = []
+
+    @tool(
+        cls="irreversible",
+        effect="letter",
+        target="order",
+        once_per=None,
+        audience=["customer"],
+        provider="post",
+        landing_max_s=POST_S,
+        approval="never",
+        uncertain="operator_review",
+    )
+    def send_letter(order: str, *, key: str) -> dict[str, str]:
+        """Tell the customer."""
+        if order == "reaches":
+            sent.append(order)
+        raise requests.ReadTimeout
+
+    use_tools(send_letter)
+    return sent
+
+
+@pytest.mark.parametrize("order", ["reaches", "lost"])
+def test_a_tool_that_nobody_can_ask(
+    world: World, letters: list[str], enqueue: Any, ask: Any, cli: Any, order: str
+) -> None:
+    """A receipt cannot be verified there; a person's word that it did not happen counts after the landing window."""
+    action_id = enqueue("send_letter", {"order": order})
+    world.settle()
+    assert ask("happened", action_id, "--receipt", "letter_1") == "cannot_verify"
+    assert ask("ask-again", action_id) == "no_lookup"
+    assert ask("not-happened", action_id) == "too_early"
+    world.advance(POST_S)
+    assert ask("not-happened", action_id, "--reason", "asked the post office") == "not_executed"
+    world.settle()
+    assert letters == (["reaches"] if order == "reaches" else [])
+    code, told = cli("action", "explain", action_id)
+    assert code == 0
+    assert "a person vouches for it" in told
+
+
+def test_giving_up(world: World, letters: list[str], enqueue: Any, cli: Any, sql: Any) -> None:
+    """Without evidence giving up is refused and says so; as a success it is unverified, in a named person's name."""
+    action_id = enqueue("send_letter", {"order": "lost"})
+    world.settle()
+    code, told = cli("review", "give-up", action_id, "--reason", "nobody knows")
+    assert code == 4
+    assert "--as-happened" in told
+    assert state_of(sql, action_id)[0] == "operator_review"
+    code, _ = cli("review", "give-up", action_id, "--as-happened", "--reason", "customer shows it")
+    assert code == 0
+    assert state_of(sql, action_id) == ("succeeded", "unverified")
+    [[reason, by]] = sql(
+        "SELECT reason, changed_by FROM counterfoil.history WHERE action_id = %s AND to_state = 'succeeded'", action_id
+    )
+    assert f"unverified: {by} says" in reason
+    assert letters == []
+
+
+def test_giving_up_with_evidence(world: World, configure: Any, enqueue: Any, ask: Any, cli: Any, sql: Any) -> None:
+    """Where absence was earned and no attempt is left, giving up ends it as failed, and nothing is sent."""
+    configure("stripe", attempts_max=1)
+    world.sandbox.stripe.fault("504_before_commit", on=CREATE)
+    action_id = enqueue("stripe_charge", CHARGE)
+    world.settle()
+    assert shown(cli, action_id)["code"] == "absent"
+    assert ask("happened", action_id, "--receipt", "pi_none") == "not_found"
+    assert shown(cli, action_id)["code"] == "absent", "why it came up is not forgotten"
+    assert cli("review", "give-up", action_id, "--reason", "wrong order")[0] == 0
+    world.settle()
+    assert state_of(sql, action_id) == ("permanent_failure", None)
+    assert (world.sandbox.count("charges"), sends(world)) == (0, 1)
+
+
+def test_what_contradicts_giving_up(world: World, doubted: Any, ask: Any, cli: Any, sql: Any) -> None:
+    """Neither a payment of another amount under our key nor a receipt of a late attempt lets a person call it failed."""
+    action_id = doubted("504_before_commit")
+    [[key]] = sql("SELECT key FROM counterfoil.action WHERE action_id = %s", action_id)
+    sql("UPDATE counterfoil.action SET last_error_code = 'absent' WHERE action_id = %s", action_id)
+    assert ask("happened", action_id, "--receipt", made_by_hand(world, key, 499)) == "mismatch"
+    assert cli("review", "give-up", action_id, "--reason", "x")[0] == 4
+    sql(
+        "UPDATE counterfoil.attempt SET outcome = 'succeeded', receipt = 'pi_late', result = '{\"id\": \"pi_late\"}'"
+        " WHERE action_id = %s",
+        action_id,
+    )
+    sql("UPDATE counterfoil.action SET last_error_code = 'absent' WHERE action_id = %s", action_id)
+    assert cli("review", "give-up", action_id, "--reason", "x")[0] == 4
+    assert ask("not-happened", action_id) == "found"
+    assert state_of(sql, action_id) == ("succeeded", "pi_late")
+
+
+def test_nothing_was_ever_sent(world: World, enqueue: Any, sql: Any, cli: Any) -> None:
+    """A row that was stopped before its call is ended by a person at once; that it happened cannot be said of it."""
+    action_id = enqueue("stripe_charge", CHARGE)
+    sql(
+        "UPDATE counterfoil.action SET state = 'operator_review', last_error_code = 'policy_mismatch', changed_by = 'w'"
+        " WHERE action_id = %s",
+        action_id,
+    )
+    for verb in (["happened", "--receipt", "pi_1"], ["ask-again"]):
+        assert cli("review", verb[0], action_id, *verb[1:])[0] == 4
+    assert cli("review", "give-up", action_id, "--as-happened", "--reason", "x")[0] == 4
+    assert cli("review", "not-happened", action_id)[0] == 0
+    world.settle()
+    assert state_of(sql, action_id)[0] == "not_executed"
+    assert sends(world) == 0
+
+
+@pytest.mark.parametrize("point", ["claimed", "looked"])
+def test_the_reconciler_dies(
+    world: World, doubted: Any, cli: Any, sql: Any, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Killed before or after it asked the provider, its lease ends and the next one answers; still one effect."""
+    action_id = doubted()
+    [receipt] = charge_ids(world)
+    cli("review", "happened", action_id, "--receipt", receipt, "--wait-s", "0")
+    look_ups = type(world.reconciler.look_ups)
+    name = "_ask" if point == "claimed" else "_write"
+
+    def die(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(look_ups, name, die)
+        with pytest.raises(Crash):
+            world.reconcile()
+    world.restart()
+    assert state_of(sql, action_id)[0] == "reconciling"
+    assert shown(cli, action_id)["requests"][-1]["answer"] is None
+    world.settle()
+    assert shown(cli, action_id)["requests"][-1]["answer"] == "succeeded"
+    assert state_of(sql, action_id) == ("succeeded", receipt)
+    assert (world.sandbox.count("charges"), sends(world)) == (1, 1)
+
+
+def test_two_operators_at_once(world: World, doubted: Any, database: Database, sql: Any) -> None:
+    """Of two who speak at once one is heard; the other is told that it is not in review any more."""
+    for number in range(5):
+        action_id = doubted(step=f"s{number}", order_id=str(number))
+
+        def speak(verb: Any, action_id: str = action_id) -> str | None:
+            with closing(Ledger(database.url("operator"))) as ledger:
+                said = reviews.ask_provider(
+                    ledger, action_id, verb=verb, receipt="pi_none", by=verb, channel="test", reason=None
+                )
+                return said.answer
+
+        with ThreadPoolExecutor(2) as threads:
+            answers = sorted(map(str, threads.map(speak, ("happened", "not_happened"))))
+        assert answers == ["asked", "not_in_review"]
+        assert len(sql("SELECT FROM counterfoil.review WHERE action_id = %s", action_id)) == 1
+
+
+def test_a_late_receipt_answers_a_request(world: World, enqueue: Any, cli: Any, sql: Any) -> None:
+    """A worker that was frozen comes back with its receipt while a person waits: that settles the row and the request."""
+    action_id = enqueue("stripe_charge", CHARGE)
+    with world.frozen_at("before_settle") as thaw:
+        world.advance(60)
+        world.reconciler.sweep_leases()
+        to_review(sql, action_id)
+        cli("review", "not-happened", action_id, "--wait-s", "0")
+        thaw()
+    assert state_of(sql, action_id)[0] == "succeeded"
+    assert shown(cli, action_id)["requests"][-1]["answer"] == "found"
+    world.settle()
+    assert (world.sandbox.count("charges"), sends(world)) == (1, 1)
+
+
+VERBS = (("happened", "--receipt", "pi_none"), ("happened", "--receipt", "REAL"), ("not-happened",), ("ask-again",))
+
+
+@pytest.mark.parametrize(
+    "fault", ["504_before_commit", "504_after_commit", "504_then_commit_after", "rst_after_commit"]
+)
+def test_never_a_second_effect(world: World, doubted: Any, cli: Any, sql: Any, fault: str) -> None:
+    """Whatever two verbs follow each other, early or late: at most one effect, none sent again after a person's word, and
+    an action that has ended says what the provider says."""
+    for number, (first, second) in enumerate(itertools.product(VERBS, VERBS)):
+        wait_s = LANDED_S if (number + len(fault)) % 2 else 0.0
+        action_id = doubted(fault, f"s{number}", order_id=str(number))
+        before = sends(world)
+        [[key]] = sql("SELECT key FROM counterfoil.action WHERE action_id = %s", action_id)
+        for verb in (first, second):
+            real = next((effect.object_id for effect in world.sandbox.effects("charge", key)), "pi_0")
+            cli("review", verb[0], action_id, "--wait-s", "0", *(real if word == "REAL" else word for word in verb[1:]))
+            world.reconcile()
+            world.advance(wait_s)
+        if "ask-again" not in (first[0], second[0]):
+            world.work()
+            assert sends(world) == before, (first, second)
+        world.settle()
+        world.advance(LANDED_S)
+        made = [effect.object_id for effect in world.sandbox.effects("charge", key)]
+        assert len(made) <= 1, (first, second)
+        state, receipt = state_of(sql, action_id)
+        assert state in ("succeeded", "not_executed", "permanent_failure", "operator_review"), (first, second)
+        if state != "operator_review":
+            assert made == ([receipt] if state == "succeeded" else []), (first, second)
+
+
+def test_a_step_in_review_while_its_run_is_taken_back(
+    world: World, doubted: Any, unwind: Any, cli: Any, run_state: Any
+) -> None:
+    """A blocked unwind goes on by itself once a person's word is borne out: what had happened is refunded, once."""
+    action_id = doubted()
+    unwind()
+    world.settle()
+    assert run_state() == "unwind_blocked"
+    cli("review", "happened", action_id, "--receipt", charge_ids(world)[0], "--wait-s", "0")
+    world.settle()
+    assert run_state() == "unwound"
+    assert (world.sandbox.count("charges"), world.sandbox.count("refunds"), sends(world)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("verb", ["not-happened", "happened", "give-up"])
+def test_an_undo_in_review(world: World, ship: Any, unwind: Any, cli: Any, sql: Any, run_state: Any, verb: str) -> None:
+    """A compensation that was refused: done once more under a new key, verified as done by hand, or given up."""
+    ship("a")
+    world.settle()
+    world.sandbox.warehouse.fault("answer", on="shipments.cancel", status=403)
+    unwind()
+    world.settle()
+    [[undo]] = sql("SELECT action_id FROM counterfoil.action WHERE phase = 'undo' AND state = 'operator_review'")
+    world.advance(60)
+    match verb:
+        case "happened":
+            [shipment] = world.sandbox.effects("shipment")
+            url = f"{world.sandbox.warehouse.url}/shipments/{shipment.object_id}/cancel"
+            requests.post(url, headers={"Idempotency-Key": "by hand"}, timeout=3).raise_for_status()
+            cli("review", verb, undo, "--receipt", shipment.object_id, "--wait-s", "0")
+        case "not-happened":
+            cli("review", verb, undo, "--wait-s", "0")
+        case _:
+            assert cli("review", verb, undo, "--reason", "carrier has it")[0] == 0
+    world.settle()
+    assert run_state() == "unwound"
+    assert len(world.sandbox.effects("shipment_cancellation")) == (0 if verb == "give-up" else 1)
+    [[state]] = sql("SELECT state FROM counterfoil.action WHERE phase = 'do'")
+    assert state == ("succeeded" if verb == "give-up" else "compensated")
+
+
+def test_an_unverified_success_is_taken_back_by_its_key(
+    world: World, doubted: Any, unwind: Any, cli: Any, sql: Any, run_state: Any
+) -> None:
+    """What a person vouched for has no receipt: its refund finds the payment by its key, and refunds that one."""
+    action_id = doubted()
+    assert cli("review", "give-up", action_id, "--as-happened", "--reason", "on the statement")[0] == 0
+    assert state_of(sql, action_id) == ("succeeded", "unverified")
+    unwind()
+    world.settle()
+    assert run_state() == "unwound"
+    assert (world.sandbox.count("charges"), world.sandbox.count("refunds")) == (1, 1)
+
+
+def test_what_is_listed_and_shown(
+    world: World, doubted: Any, cli: Any, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list says why and exits 6; a reader's page has no receipt, reason or evidence, and its verbs are refused."""
+    assert cli("review", "list")[0] == 0
+    action_id = doubted()
+    [receipt] = charge_ids(world)
+    code, told = cli("review", "list")
+    assert code == 6
+    assert action_id in told
+    assert "5.00 USD" in told
+    code, told = cli("review", "show", action_id)
+    assert code == 0
+    assert "What each verb would do now" in told
+    cli("review", "happened", action_id, "--receipt", "pi_none", "--reason", "secret reason", "--wait-s", "0")
+    code, told = cli("review", "list", "--json")
+    assert (code, json.loads(told)[0]["asked"]) == (0, "happened"), "it waits for the reconciler, not for a person"
+    world.reconcile()
+    assert cli("review", "list", "--tenant", "globex")[0] == 0
+
+    monkeypatch.setattr(type(database), "url", _as_reader(database))
+    code, told = cli("review", "list")
+    assert code == 6
+    code, told = cli("review", "show", action_id)
+    assert code == 0
+    assert "not_found" in told
+    for hidden in (receipt, "pi_none", "secret reason"):
+        assert hidden not in told
+    assert cli("review", "not-happened", action_id)[0] == 4
+    assert cli("review", "give-up", action_id, "--reason", "x")[0] == 4
+
+
+def _as_reader(database: Database) -> Any:
+    url = database.url("reader")
+    return lambda *_: url
