@@ -246,19 +246,25 @@ class Plans:
 
 def _split(i: int, step: StepLike, calls: Calls) -> tuple[Step, Mapping[str, object], str | None]:
     """The step, its arguments, and the action that it is about."""
+    match step:
+        case Step():
+            taken = step
+        case (tool, arguments):
+            taken = Step(tool, arguments)
+        case (tool, arguments, label):
+            taken = Step(tool, arguments, label)
+        case _:  # what the type forbids, from untyped code
+            raise ArgumentError("is no Step and no (tool, arguments).", path=f"$[{i}]", code="no_step")
     try:
-        taken = step if isinstance(step, Step) else Step(*step)
-        arguments = dict(parse_arguments(taken.arguments, bytes_max=calls.shared.rules.arguments_bytes_max))
-        of = arguments.pop("of", None)
+        given = dict(parse_arguments(taken.arguments, bytes_max=calls.shared.rules.arguments_bytes_max))
         if taken.step is not None:
             calls.check_label(taken.step)
-    except TypeError:
-        raise ArgumentError("is no Step and no (tool, arguments).", path=f"$[{i}]", code="no_step") from None
     except ArgumentError as error:
         raise _at(i, error) from None
+    of = given.pop("of", None)
     if of is not None and not (isinstance(of, str) and is_action_id(of)):
         raise ArgumentError("is no action id.", path=f"$[{i}].of", code="invalid_argument")
-    return taken, arguments, of
+    return taken, given, of
 
 
 def _at(i: int, error: ArgumentError) -> ArgumentError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 import psycopg
@@ -41,7 +41,7 @@ def decide(database: Database) -> Callable[..., str]:
     return by_alice
 
 
-def stage(run: Run, world: World, tool: str, arguments: dict[str, object]) -> Result:
+def stage(run: Run, world: World, tool: str, arguments: Mapping[str, object]) -> Result:
     """Stages, and asks again after the fleet has worked."""
     told = run.stage(tool, arguments, wait_s=0)
     if told.status is Status.PENDING:
