@@ -146,7 +146,7 @@ def test_late_failure_changes_nothing(rows: Rows, ledgers: list[Ledger]) -> None
     action = rows.claimed(ledgers[0], rows.build("ready", attempt_count=0), lease_s=0.0)
     assert action.action_id in sweeps.sweep_lapsed_leases(ledgers[0], by="beat")
     before = rows.read(action.action_id)
-    for settle in ("failed", "retryable", "not_sent", "let_go", "person"):
+    for settle in ("failed", "retryable", "not_sent", "let_go", "person", "stale", "refused_stale"):
         assert not rows.settle(settle, ledgers[0], action)
     assert rows.read(action.action_id) == before
     attempt = rows.one("SELECT outcome FROM counterfoil.attempt WHERE attempt_id = %s", action.fence)
@@ -188,7 +188,7 @@ def test_let_go_in_doubt(rows: Rows, ledgers: list[Ledger]) -> None:
 
 def test_in_doubt_a_refusal_settles_uncertain_only(rows: Rows, ledgers: list[Ledger]) -> None:
     """While an earlier attempt is in doubt, no settle but success and uncertain ends the attempt (let-go apart)."""
-    refused = {"retryable", "failed", "not_sent", "person"}
+    refused = {"retryable", "failed", "not_sent", "person", "stale", "refused_stale"}
     for name in rows.settles():
         action = rows.claimed(ledgers[0], rows.build("ready", in_doubt=True, uncertain_since="1 second ago"))
         assert rows.settle(name, ledgers[0], action) == (name not in refused), name
