@@ -118,11 +118,6 @@ class ClaimedAction(RecordedAction):
     approval_amount_max_minor: int | None
     approval_expires_at: datetime | None
 
-    @property
-    def sent_before(self) -> bool:
-        """Whether an earlier attempt has, or may have, reached the provider."""
-        return self.attempt_count > 1 or self.in_doubt
-
 
 RecordedT = TypeVar("RecordedT", bound=RecordedAction)
 

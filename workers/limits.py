@@ -16,12 +16,12 @@ LimitCode = Literal["cap_reached", "bulk_unapproved"]
 def over_limit(ledger: Ledger, action: ClaimedAction, rules: DoorRules) -> tuple[LimitCode, str] | None:
     """What one more call like this would exceed, as a code and in words; None = it may go on.
 
-    Asked after the claim, so that of two claims at once at least the later one sees the other; see `cap_use`. What an
-    earlier attempt has sent has its place already, and a counter-action or correction needs none.
+    Asked after the claim, so that of two claims at once at least the later one sees the other; see `cap_use`. A call whose
+    earlier attempt was sent keeps its place; a counter-action or correction needs none.
     """
     bulky = action.class_ == ToolClass.IRREVERSIBLE and not action.needs_approval
     capped = rules.caps.capped(action.tool, action.effect)
-    if action.phase != "do" or action.sent_before or not (bulky or capped):
+    if action.phase != "do" or not (bulky or capped):
         return None
     use = ledger.row(
         CAP_USE,
@@ -37,6 +37,8 @@ def over_limit(ledger: Ledger, action: ClaimedAction, rules: DoorRules) -> tuple
         },
     )
     assert use is not None
+    if use["has_place"]:
+        return None
     over = rules.caps.exceeded(use, action.tool, action.effect, amount_minor=action.amount_minor)
     if over is not None:
         return "cap_reached", over

@@ -6,7 +6,8 @@
 -- that is about to be sent (`recorded_at` is given) those count that were recorded before it or are claimed already: of two
 -- rows that are claimed at once, at least the one whose claim commits later sees the other, so no lock is needed; where both
 -- see each other both stop, which is below the cap. What waits for a person and was never sent takes no place. At the door
--- (`recorded_at` is NULL) everything counts. `bulk` counts what could not be taken back.
+-- (`recorded_at` is NULL) everything counts. `bulk` counts what could not be taken back. A row has its place already when the
+-- answer to an earlier attempt is on record; a claim alone gives none, since its worker may have died before it counted.
 SELECT count(*) FILTER (WHERE per = 'run') AS run_effect_count,
        count(*) FILTER (WHERE per = 'run' AND u.tool = :tool) AS run_tool_count,
        count(*) FILTER (WHERE per = 'day') AS day_effect_count,
@@ -15,7 +16,10 @@ SELECT count(*) FILTER (WHERE per = 'run') AS run_effect_count,
        coalesce(sum(u.minor) FILTER (WHERE per = 'run' AND u.tool = :tool), 0) AS run_tool_minor,
        coalesce(sum(u.minor) FILTER (WHERE per = 'day'), 0) AS day_effect_minor,
        coalesce(sum(u.minor) FILTER (WHERE per = 'day' AND u.tool = :tool), 0) AS day_tool_minor,
-       count(*) FILTER (WHERE per = 'run' AND u.class = 'irreversible' AND (u.before OR NOT u.needs_approval)) AS bulk
+       count(*) FILTER (WHERE per = 'run' AND u.class = 'irreversible' AND (u.before OR NOT u.needs_approval)) AS bulk,
+       EXISTS (SELECT FROM counterfoil.attempt AS t
+               WHERE t.action_id = CAST(:action_id AS text)
+                 AND t.outcome IN ('rejected', 'uncertain', 'succeeded')) AS has_place
 FROM (
   SELECT c.per, c.tool, c.class, c.needs_approval, c.before,
          CASE WHEN c.currency IS NOT DISTINCT FROM CAST(:currency AS text) THEN greatest(c.amount_minor, 0) END AS minor

@@ -235,6 +235,35 @@ def test_caps_race(gates: Gates, world: World, rule: Callable[..., None], point:
     assert ("operator_review", "cap_reached") in ends
 
 
+def test_a_worker_that_died_before_it_counted(gates: Gates, world: World, rule: Callable[..., None]) -> None:
+    """A claim whose worker died before it looked at the caps gets no place by that: its second attempt is counted, too."""
+    rule(effect={"parcel": EffectSettings(count_per_run_max=1)})
+    first, second = (gates.ask("parcel", order=str(n)) for n in range(2))
+    gates.deliver(first)
+    with world.crash_after("after_claim"):
+        gates.deliver(second)
+    world.settle()
+    assert gates.sent == 1
+    assert gates.ended(second) == ("operator_review", "cap_reached")
+
+
+def test_what_was_sent_keeps_its_place(gates: Gates, world: World, rule: Callable[..., None]) -> None:
+    """A call that was refused for now is tried again under a full cap, also while another one that will not fit is being
+    counted."""
+    rule(effect={"parcel": EffectSettings(count_per_run_max=1)})
+    world.sandbox.warehouse.fault("answer", on="shipments.create", status=429, times=1)
+    first, second = (gates.ask("parcel", order=str(n)) for n in range(2))
+    gates.deliver(first)
+    assert gates.read(first)["state"] == "retryable_failure"
+    with world.frozen_at("after_claim"):
+        assert gates.read(second)["state"] == "executing"
+        world.advance(3)
+        gates.deliver(first)
+    world.settle()
+    assert [e.data["order"] for e in world.sandbox.effects("shipment")] == ["0"]
+    assert [gates.read(a)["state"] for a in (first, second)] == ["succeeded", "operator_review"]
+
+
 def test_caps_a_day_end_at_midnight(
     gates: Gates, world: World, rule: Callable[..., None], sql: Callable[..., Any]
 ) -> None:
