@@ -43,7 +43,8 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class RecordedPlan:
-    """A plan of the run that waits for its decision, or that was approved; `steps` as they were proposed."""
+    """A plan of the run that waits for its decision, or that was approved or rejected or has expired; `steps` as they were
+    proposed."""
 
     proposal_id: str
     is_open: bool
@@ -98,7 +99,7 @@ def decide_plan(
 
 
 def _was_told_to_fail(view: RunView, plan: RecordedPlan, handle: HandleView) -> bool:
-    """It was approved, has ended without all of its effects, and the caller knows: the same again is a new wish."""
+    """It was decided, has ended without all of its effects, and the caller knows: the same again is a new wish."""
     steps = [action for action in view.actions if action.proposal_id == plan.proposal_id]
     done = sum(action.state in (State.SUCCEEDED, State.COMPENSATED) for action in steps)
     return (
@@ -110,9 +111,9 @@ def _was_told_to_fail(view: RunView, plan: RecordedPlan, handle: HandleView) -> 
 
 def _is_busy(standing: Sequence[ActionView], plans: Sequence[RecordedPlan]) -> CounterfoilError | None:
     """Nothing of the run may be on its way, and an approved plan goes to its end first."""
-    approved = {plan.proposal_id for plan in plans if not plan.is_open}
+    decided = {plan.proposal_id for plan in plans if not plan.is_open}
     for action in standing:
-        if action.proposal_id in approved and action.place is not None and not action.settled:
+        if action.proposal_id in decided and action.place is not None and not action.settled:
             return NotAllowed(
                 f"the plan {action.proposal_id} is being carried out.", fix="Wait for its `result(wait_s=…)` first."
             )

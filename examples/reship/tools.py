@@ -156,7 +156,7 @@ def email_direct(order_id: OrderId, to: Email, subject: Subject, body: Body, *, 
 
 def find_draft(key: str) -> list[Draft]:
     """The draft that carries our key, whatever became of it since: none, one, or more, which a person looks at."""
-    drafts: list[Draft] = _get("/drafts", key)["drafts"]
+    drafts: list[Draft] = _get("/drafts", key).json()["drafts"]
     return drafts
 
 
@@ -167,12 +167,12 @@ def find_gone(of: Of) -> list[Draft]:
 
 def find_message(key: str) -> list[Message]:
     """The message that went out under our key."""
-    messages: list[Message] = _get("", key)["messages"]
+    messages: list[Message] = _get("", key).json()["messages"]
     return messages
 
 
 def _post(
-    path: str, key: str, body: dict[str, object] | None, conditions: Mapping[str, str] = MappingProxyType({})
+    path: str, key: str, body: Mapping[str, str] | None, conditions: Mapping[str, str] = MappingProxyType({})
 ) -> requests.Response:
     """One request, without retries and redirects: what it proves, it proves about this attempt."""
     headers = {"Idempotency-Key": key, **conditions}
@@ -181,8 +181,7 @@ def _post(
     return reply
 
 
-def _get(path: str, key: str) -> dict[str, list[object]]:
+def _get(path: str, key: str) -> requests.Response:
     reply = requests.get(MAIL + path, params={"key": key}, timeout=TIMEOUT_S, allow_redirects=False)
     reply.raise_for_status()
-    answer: dict[str, list[object]] = reply.json()
-    return answer
+    return reply
