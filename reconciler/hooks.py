@@ -13,7 +13,7 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -66,7 +66,7 @@ class Command:
 class Webhook:
     """A URL that gets the document as a POST and answers 2xx. No redirect is followed and no proxy is used."""
 
-    url: str
+    url: str = field(repr=False)
     timeout_s: float
     """For all of it, however slowly the answer drips."""
 

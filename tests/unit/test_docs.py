@@ -175,6 +175,7 @@ SPARED = {
     "database.key_secret_file": "read by a method of the settings",
     "providers.NAME.api_key_file": "read by a method of the settings",
     "providers.NAME.token_file": "read by a method of the settings",
+    "notify.url_file": "read by a method of the settings",
 }
 """Keys that no code outside the settings names, and why they are in force all the same."""
 
