@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
 import psycopg
@@ -303,17 +304,16 @@ def test_sql_tells_what_python_tells(
         owner.execute("SET session_replication_role = replica")
         for name in ("lease", "fence", "receipt", "uncertain", "ready"):
             owner.execute(f"ALTER TABLE counterfoil.action DROP CONSTRAINT action_{name}".encode())
-        for state in State:
-            for code in CODES:
-                owner.execute(
-                    'UPDATE counterfoil.action SET state = %s, last_error_code = %s, result = \'{"id":"r"}\'',
-                    (state.value, code),
-                )
-                row = owner.execute(
-                    "SELECT status, next_step, value, code FROM counterfoil.result(%s)", (identity,)
-                ).fetchone()
-                columns = dict.fromkeys(("last_error_field", "seq", "step", "revision", "arguments"))
-                told = result_of(
-                    {**columns, "action_id": identity, "state": state, "last_error_code": code, "result": '{"id":"r"}'}
-                )
-                assert row == (told.status.value, told.next_step.value, told.value, told.code), (state, code)
+        for state, code, edited in product(State, CODES, (None, "act_" + "b" * 26)):
+            changed = {"last_error_code": code, "edited_from": edited, "change_reason": "wrong order"}
+            owner.execute(
+                "UPDATE counterfoil.action SET state = %(state)s, last_error_code = %(last_error_code)s,"
+                ' edited_from = %(edited_from)s, change_reason = %(change_reason)s, result = \'{"id":"r"}\'',
+                {"state": state.value, **changed},
+            )
+            row = owner.execute(
+                "SELECT status, next_step, value, code FROM counterfoil.result(%s)", (identity,)
+            ).fetchone()
+            columns = dict.fromkeys(("last_error_field", "seq", "step", "revision", "arguments"))
+            told = result_of({**columns, "action_id": identity, "state": state, "result": '{"id":"r"}', **changed})
+            assert row == (told.status.value, told.next_step.value, told.value, told.code), (state, changed)

@@ -151,3 +151,47 @@ def test_refused_argument_names_the_field_as_the_caller_wrote_it() -> None:
     assert told.retry_allowed
     assert told.action_id is None
     assert refused(ArgumentError("no", path="$", code="not_an_object")).field is None
+
+
+REJECTED = {"last_error_code": "rejected_by_reviewer", "change_reason": "wrong order", "superseded_by": None}
+
+
+def test_a_rejection_comes_with_the_reviewer_s_reason() -> None:
+    """The reason is the value, as long as the rejection is the newest word on the step; other ends have none."""
+    told = result_of(ledger_row(State.CANCELLED, **REJECTED))
+    assert (told.next_step, told.value) == (NextStep.REJECTED_BY_REVIEWER, {"reason": "wrong order"})
+    assert result_of(ledger_row(State.CANCELLED, **{**REJECTED, "superseded_by": "act_b"})).value is None
+    assert result_of(ledger_row(State.CANCELLED, **{**REJECTED, "last_error_code": "superseded"})).value is None
+    assert result_of(ledger_row(State.OPERATOR_REVIEW, **REJECTED)).value is None, "found after all"
+
+
+@pytest.mark.parametrize(
+    ("state", "next_step"),
+    [
+        (State.SUCCEEDED, NextStep.EDITED_BY_REVIEWER),
+        (State.PERMANENT_FAILURE, NextStep.EDITED_BY_REVIEWER),
+        (State.NOT_EXECUTED, NextStep.EDITED_BY_REVIEWER),
+        (State.AWAITING_APPROVAL, NextStep.END_TURN),
+        (State.READY, NextStep.WAIT),
+        (State.COMPENSATED, NextStep.END_TURN),
+        (State.STALE, NextStep.NEW_PREVIEW),
+    ],
+)
+def test_an_edited_action_shows_what_the_reviewer_wrote(state: State, next_step: NextStep) -> None:
+    """Its arguments are shown even to whoever does not say what was asked; an end is told as the reviewer's."""
+    told = result_of(ledger_row(state, edited_from="act_" + "b" * 26))
+    assert (told.next_step, told.arguments) == (next_step, {"amount_minor": 500, "order_id": "o1"})
+
+
+def test_an_edited_failure_is_not_the_caller_s_to_correct() -> None:
+    """Otherwise the model would correct words that are not its own."""
+    failed = ledger_row(State.PERMANENT_FAILURE, last_error_code="invalid_request", last_error_field="amount_minor")
+    assert result_of(failed, argument_names=NAMES).retry_allowed
+    assert not result_of({**failed, "edited_from": "act_b"}, argument_names=NAMES).retry_allowed
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_every_gated_result_names_its_proposal(state: State) -> None:
+    """From the request to the end, so that a caller can tell people what to look at; an ungated one names none."""
+    assert result_of(ledger_row(state, proposal_id="P-AAAABBBBCCCC")).proposal_id == "P-AAAABBBBCCCC"
+    assert result_of(ledger_row(state)).proposal_id is None
