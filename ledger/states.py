@@ -14,7 +14,7 @@ class State(StrEnum):
     """Where one action stands. The comment on each says who moves it on, and by when."""
 
     PROPOSED = "proposed"
-    """Recorded as part of a plan; the proposal's decision or its expiry moves it on."""
+    """Recorded; `read_versions` reads what it is about, then its plan's decision or expiry moves it on, if it has one."""
 
     AWAITING_APPROVAL = "awaiting_approval"
     """A person must approve this exact intent; the approval's expiry makes it stale."""

@@ -9,7 +9,7 @@ import pytest
 
 from counterfoil.cli.evidence import past
 from counterfoil.cli.explain import Terms, explain
-from counterfoil.cli.words import MEANS
+from counterfoil.cli.words import MEANS, what_next
 from counterfoil.ledger.states import SETTLED, State
 from counterfoil.providers.contract import Contract
 from counterfoil.providers.outcomes import Absent, Finding, Found, Many, Rejected, Succeeded, Uncertain, Unknown
@@ -115,6 +115,15 @@ def test_a_person_is_named_exactly_where_one_must_act(state: State) -> None:
     changes = NEXT.get(state, ({}, ""))[0]
     waits = state in (State.OPERATOR_REVIEW, State.AWAITING_APPROVAL, State.PROPOSED)
     assert bool(said(action(state, **changes)).person) is waits
+
+
+def test_a_version_to_be_read_is_a_worker_s() -> None:
+    """While its resource's version is unread, nobody decides it: a worker reads, and by when is told."""
+    row = action("proposed", next_lookup_at=at(104), now=at(100))
+    explanation = said(row)
+    expected = "A worker reads the version of what it changes from 2026-11-30T10:01:44Z (in 4 s) on."
+    assert (text_of(explanation.next), explanation.person) == (expected, [])
+    assert what_next(row).startswith("a worker reads the version of what it changes in 4 s")
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,24 @@ class Explanation:
         return asdict(self)
 
 
-def explain(action: Row, attempts: Sequence[Row], history: Sequence[Row], terms: Terms) -> Explanation:
-    """From a row of `show_action`, its attempts and its history, with `evidence` where the login may read it."""
+def explain(
+    action: Row,
+    attempts: Sequence[Row],
+    history: Sequence[Row],
+    terms: Terms,
+    *,
+    decisions: Sequence[Row] = (),
+    approval: Row | None = None,
+) -> Explanation:
+    """From a row of `show_action`, its attempts and its history, with `evidence` where the login may read it.
+
+    `decisions` are what people said about its proposal, `approval` is its own, where the login may read it.
+    """
     return Explanation(
         what=_what(action),
         state=f"{clean(action['state'])}: {MEANS[State(action['state'])]}",
-        known=past(action, attempts, history),
-        next=[*_next(action, terms), *_limits(action, terms)],
+        known=past(action, attempts, history, decisions, approval),
+        next=[*_next(action, terms), *_limits(action, terms), *_unused(action, approval)],
         person=list(_person(action, history)),
     )
 
@@ -76,10 +87,15 @@ def _next(action: Row, terms: Terms) -> Iterator[Sentence]:
     """What happens without a person, and by when."""
     state = State(action["state"])
     match state:
+        case State.PROPOSED if action["next_lookup_at"] is not None:
+            yield _due(
+                "A worker reads the version of what it changes", action["next_lookup_at"], action, when="from {} on"
+            )
         case State.PROPOSED:
-            yield _due("Its plan is decided, or it expires", action["deadline_at"], action)
+            approved = action.get("proposal_state") == "approved"
+            yield _due(_TURN if approved else "Its plan is decided, or it expires", _decide_by(action), action)
         case State.AWAITING_APPROVAL:
-            yield _due("Nothing is sent until it is approved; undecided, it expires", action["deadline_at"], action)
+            yield _due("Nothing is sent until it is approved; undecided, it expires", _decide_by(action), action)
         case State.READY:
             again = "sends it again under the same key" if action["in_doubt"] else "claims and sends it"
             yield _due(f"A worker {again}", action["ready_at"], action, when="from {} on")
@@ -98,6 +114,21 @@ def _next(action: Row, terms: Terms) -> Iterator[Sentence]:
             yield Sentence("next", "Nothing happens by itself.")
         case _:
             yield Sentence("next", _SETTLED[state])
+
+
+_TURN = "It is approved, and its turn comes when the step before it has succeeded; unclaimed, it expires"
+
+
+def _decide_by(action: Row) -> datetime | None:
+    at: datetime | None = action.get("decide_by") or action["deadline_at"]
+    return at
+
+
+def _unused(action: Row, approval: Row | None) -> Iterator[Sentence]:
+    """Until when the first claim may use the approval."""
+    if approval is not None and approval["consumed_at"] is None and State(action["state"]) not in SETTLED:
+        told = f"Its approval serves until {_time(approval['expires_at'], action)}, for its first claim alone."
+        yield Sentence("limit", told, approval["expires_at"])
 
 
 _SETTLED = {
@@ -190,9 +221,14 @@ def _person(action: Row, history: Sequence[Row]) -> Iterator[Sentence]:
             told = why(action["last_error_code"], clean(last) if last else "")
             yield Sentence("person", f"An operator must decide it: {told}.")
         case State.AWAITING_APPROVAL:
-            yield Sentence("person", "A person other than its actor must approve or reject exactly this intent.")
+            who = "Two persons" if action.get("people") == 2 else "A person"
+            yield Sentence(
+                "person", f"{who} other than its actor must approve or reject exactly this intent{_of(action)}."
+            )
+        case State.PROPOSED if action["next_lookup_at"] is not None or action.get("proposal_state") == "approved":
+            return
         case State.PROPOSED:
-            yield Sentence("person", "Whoever decides its plan.")
+            yield Sentence("person", f"Whoever decides its plan{_of(action)}.")
         case (
             State.READY
             | State.EXECUTING
@@ -231,6 +267,10 @@ _WHY = {
 def why(code: str | None, otherwise: str = "") -> str:
     """Why an action with this `last_error_code` waits for an operator."""
     return _WHY.get(str(code), otherwise or clean(code))
+
+
+def _of(action: Row) -> str:
+    return f": `counterfoil proposal show {action['proposal_id']}`" if action.get("proposal_id") else ""
 
 
 def _attempt_after(action: Row, terms: Terms) -> str:

@@ -11,7 +11,7 @@ from counterfoil.ledger.states import State
 from counterfoil.ledger.unwind_steps import Standing
 
 MEANS: Mapping[State, str] = {
-    State.PROPOSED: "recorded as part of a plan that is not decided",
+    State.PROPOSED: "recorded; its resource's version is still to be read, or its turn in a plan has not come",
     State.AWAITING_APPROVAL: "waits until a person approves exactly this",
     State.READY: "may be done; nothing has been sent by this attempt",
     State.EXECUTING: "a worker holds it; the request may be on the wire",
@@ -28,8 +28,8 @@ MEANS: Mapping[State, str] = {
 }
 
 _NEXT: Mapping[State, tuple[str, str | None]] = {
-    State.PROPOSED: ("its plan is decided or expires", "deadline_at"),
-    State.AWAITING_APPROVAL: ("a person approves or rejects it, or it expires", "deadline_at"),
+    State.PROPOSED: ("its plan is decided or expires", "decide_by"),
+    State.AWAITING_APPROVAL: ("a person approves or rejects it, or it expires", "decide_by"),
     State.READY: ("a worker claims it", "ready_at"),
     State.EXECUTING: ("the worker records the answer, or its lease ends and the provider is asked", "lease_until"),
     State.RETRYABLE_FAILURE: ("the next attempt", "ready_at"),
@@ -43,10 +43,14 @@ _NEXT: Mapping[State, tuple[str, str | None]] = {
 def what_next(action: Mapping[str, Any]) -> str:
     """What happens next and by when, from a row of `show_action`."""
     found = _NEXT.get(State(action["state"]))
+    if action["state"] == State.PROPOSED and action["next_lookup_at"] is not None:
+        found = "a worker reads the version of what it changes", "next_lookup_at"
+    elif action["state"] == State.PROPOSED and action.get("proposal_state") == "approved":
+        found = "approved; its turn comes when the step before it has succeeded, or it expires", "decide_by"
     if found is None:
         return "nothing: settled"
     what, column = found
-    at: datetime | None = action[column] if column else None
+    at: datetime | None = action.get(column) if column else None
     if at is None:
         return what
     now: datetime = action["now"]
