@@ -70,6 +70,11 @@ FROM counterfoil.edit_step(
 SELECT decision_id, verdict, by_person, db_role, channel, at
 FROM counterfoil.decision WHERE subject_id = :subject_id ORDER BY decision_id;
 
+-- name: said_on
+-- The same with reasons and digests, for logins that may read them.
+SELECT decision_id, verdict, digest, by_person, db_role, channel, reason, at
+FROM counterfoil.decision WHERE subject_id = :subject_id ORDER BY decision_id;
+
 -- name: approval_of
 -- The approval of one action, for logins that may read it.
 SELECT approval_id, subject_id, digest, people, amount_field, amount_max_minor, carried_from, expires_at, created_at,

@@ -85,6 +85,7 @@ def show(
     _print_action(action)
     for name in ("arguments", "receipt", "result") if arguments else ():
         say(f"{name}: {clean(_compact(shown[name]))}")
+    _print_decisions(shown["decisions"])
     say()
     _print_attempts(shown["attempts"])
     say()
@@ -110,8 +111,14 @@ def explain_action(action_id: ActionId, json_: AsJson = False, config: ConfigPat
         wanted = {"action_id": action_id}
         allowed = ledger.row(own["may_read_evidence"], {})
         history = own["proved_in_action"] if allowed and allowed["may"] else agent["read_history"]
+        decisions, approval = _decided(ledger, action, may_read=bool(allowed and allowed["may"]))
         said = explain(
-            action, ledger.rows(agent["read_attempts"], wanted), ledger.rows(history, wanted), terms_of(action, config)
+            action,
+            ledger.rows(agent["read_attempts"], wanted),
+            ledger.rows(history, wanted),
+            terms_of(action, config),
+            decisions=decisions,
+            approval=approval,
         )
     if json_:
         as_json({"action_id": action_id, **said.to_json()})
@@ -222,7 +229,19 @@ def _shown(ledger: Ledger, action: Row, *, arguments: bool) -> dict[str, Any]:
         **{name: json.loads(text) if text and name != "receipt" else text for name, text in (said or {}).items()},
         "attempts": ledger.rows(agent["read_attempts"], wanted),
         "history": ledger.rows(agent["read_history"], wanted),
+        "decisions": _decided(ledger, action, may_read=False)[0],
     }
+
+
+def _decided(ledger: Ledger, action: Row, *, may_read: bool) -> tuple[list[Row], Row | None]:
+    """What people said about the action's proposal, and its approval; reasons and digests where the login may read them."""
+    from counterfoil.ledger.queries import load
+
+    doors = load("counterfoil.ledger", "sql/proposals.sql")
+    query = doors["said_on"] if may_read else doors["decisions_on"]
+    decisions = ledger.rows(query, {"subject_id": action["proposal_id"]}) if action["proposal_id"] else []
+    approval = ledger.row(doors["approval_of"], {"action_id": action["action_id"]}) if may_read else None
+    return decisions, approval
 
 
 def _print_action(action: Row) -> None:
@@ -244,10 +263,22 @@ def _print_action(action: Row) -> None:
             ("run", f"{action['run']}, step {action['step']}, revision {action['revision']}, {action['phase']}"),
             ("about", action["parent_action_id"]),
             ("actor", action["actor"]),
+            ("proposal", action["proposal_id"] and f"{action['proposal_id']}, {action['proposal_state']}"),
+            ("expires", action["decide_by"] if action["proposal_state"] == "open" else None),
             ("recorded", action["created_at"]),
             ("deadline", action["deadline_at"]),
         ]
     )
+
+
+def _print_decisions(decisions: list[Row]) -> None:
+    if decisions:
+        say()
+        table(
+            ("decided", "by", "login", "by way of", "verdict"),
+            [[d["at"], d["by_person"], d["db_role"], d["channel"], d["verdict"]] for d in decisions],
+            empty="",
+        )
 
 
 def _print_attempts(attempts: list[Row]) -> None:

@@ -13,11 +13,12 @@ from datetime import datetime
 from typing import Any, Literal
 
 from counterfoil.cli.output import clean
+from counterfoil.ledger.digests import DIGEST_SHOWN
 from counterfoil.ledger.states import State
 
 Row = Mapping[str, Any]
 
-About = Literal["intent", "attempt", "look_up", "move", "state", "next", "limit", "person"]
+About = Literal["intent", "decision", "attempt", "look_up", "move", "state", "next", "limit", "person"]
 
 LOOK_UP = re.compile(
     r"look-up (?P<number>\d+) as of (?P<as_of>\S+): (?P<kind>found|absent|many|unknown|no look-up) ?(?P<shown>.*)"
@@ -42,10 +43,18 @@ class Sentence:
     at: datetime | None = None
 
 
-def past(action: Row, attempts: Sequence[Row], history: Sequence[Row]) -> list[Sentence]:
-    """What has happened to the action, in order."""
+def past(
+    action: Row,
+    attempts: Sequence[Row],
+    history: Sequence[Row],
+    decisions: Sequence[Row] = (),
+    approval: Row | None = None,
+) -> list[Sentence]:
+    """What has happened to the action, in order. `decisions` are those on its proposal, `approval` is its own."""
     told = [
         *_recorded(action, history),
+        *map(_decision, decisions),
+        *_approval(approval),
         *(_attempt(row, action) for row in attempts),
         *_look_ups(history),
         *_moves(history),
@@ -59,6 +68,25 @@ def _recorded(action: Row, history: Sequence[Row]) -> Iterator[Sentence]:
     at = first["at"] if first else action["created_at"]
     about = f", about {action['parent_action_id']}" if action["parent_action_id"] else ""
     yield Sentence("intent", f"It was recorded by {clean(action['actor'])}{about}, before anything was sent.", at)
+
+
+def _decision(row: Row) -> Sentence:
+    """What a person said; over which digest, where the login may read that."""
+    over = f" over {row['digest'][:DIGEST_SHOWN]}" if row.get("digest") else ""
+    why = f": {clean(row['reason'])}" if row.get("reason") else ""
+    who = f"{clean(row['by_person'])} (login {clean(row['db_role'])}, by {clean(row['channel'])})"
+    return Sentence("decision", f"{who} {row['verdict']} it{over}{why}.", row["at"])
+
+
+def _approval(row: Row | None) -> Iterator[Sentence]:
+    if row is None:
+        return
+    if row["carried_from"]:
+        yield Sentence(
+            "decision", "It stayed within the bounds of an earlier approval, and took that.", row["created_at"]
+        )
+    if row["consumed_at"]:
+        yield Sentence("decision", "Its approval was used by its first claim: it serves no other.", row["consumed_at"])
 
 
 def _attempt(row: Row, action: Row) -> Sentence:

@@ -1,13 +1,16 @@
 -- What the command line shows. All but `said_in_action` and `proved_in_action` keep to the columns that a reader may see.
 
 -- name: show_action
--- With the ledger's time, against which leases and waits are told.
+-- With the ledger's time, against which leases and waits are told, and the decision that it waits for, or waited for.
 SELECT action_id, tenant, run, step, seq, revision, phase, parent_action_id, actor, tool,
        tool_version, class, effect, target, provider, audience, amount_minor, currency, needs_approval,
        deadline_at, created_at, state, superseded_by, attempt_count, ready_at, lease_until, quiet_from,
        first_sent_at, in_doubt, no_resend, absent_count, uncertain_since, lookup_count, next_lookup_at,
-       last_error_code, cancel_requested_at, erased_at, updated_at, counterfoil.now() AS now
+       last_error_code, cancel_requested_at, erased_at, updated_at, reads_version, place, proposal_id, decide_by,
+       proposal_state, people, counterfoil.now() AS now
 FROM counterfoil.action
+LEFT JOIN (SELECT proposal_id, expires_at AS decide_by, state AS proposal_state, people
+           FROM counterfoil.proposal) AS asked USING (proposal_id)
 WHERE action_id = :action_id;
 
 -- name: said_in_action
