@@ -10,7 +10,6 @@ import typer
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath, group
 from counterfoil.cli.output import as_json, clean, say, table
-from counterfoil.ledger.caps import NO_CAPS
 from counterfoil.ledger.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
@@ -110,6 +109,7 @@ _COLUMNS = ("name", "version", "class", "effect", "audience", "undo", "grade", "
 
 def autonomy_of(spec: ToolSpec, registry: Registry, settings: Settings) -> Autonomy:
     """What the tool may do alone, among these tools and under these settings."""
+    from counterfoil.ledger.caps import NO_CAPS
     from counterfoil.outbox.setup import door_rules
     from counterfoil.providers.autonomy import Bounds, autonomy
     from counterfoil.settings_contracts import contract_in_force
