@@ -6,6 +6,7 @@ action at once, backed by evidence or in a person's name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -133,7 +134,7 @@ def evidence_on(ledger: Ledger, action_id: str) -> tuple[str, bool]:
     return ("unknown", False) if row is None else (str(row["sent"]), bool(row["may_give_up"]))
 
 
-def _through(ledger: Ledger, door: str, action_id: str, params: dict[str, object]) -> Said:
+def _through(ledger: Ledger, door: str, action_id: str, params: Mapping[str, object]) -> Said:
     """Not repeated after a lost connection: a second request would find the first one's traces and say so."""
     row = ledger.row(_SQL[door], {"action_id": action_id, **params}, repeatable=False)
     if row is None:

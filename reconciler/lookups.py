@@ -144,8 +144,11 @@ class LookUps:
         if not self.contract(spec).lookup:
             return None
         finding = adapter.lookup([call], timeout_s=timeout_s).get(call.action_id, Unknown("no_finding"))
-        is_other = isinstance(finding, Found) and isinstance(finding.outcome, Succeeded)
-        return Unknown(OTHER_KEY) if is_other and finding.outcome.id != receipt else finding
+        match finding:
+            case Found(Succeeded(found)) if found != receipt:
+                return Unknown(OTHER_KEY)
+            case _:
+                return finding
 
     def _conclude(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None) -> None:
         """Writes what the finding means. One that cannot be judged is asked for again, and stops no other row."""

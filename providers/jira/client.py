@@ -98,7 +98,7 @@ class JiraAdapter:
             try:
                 return self._fetch(call, receipt)
             except Exception as exc:  # noqa: BLE001 - a failed reading says nothing, but for a 404 of the ticket's own
-                missing = isinstance(exc, JIRAError) and exc.status_code == 404
+                missing = isinstance(exc, JIRAError) and error_code(exc) == "http_404"
                 return Absent() if missing else Unknown(error_code(exc))
 
     def version(self, call: Call, *, timeout_s: float) -> Reading:
