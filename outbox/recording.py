@@ -162,7 +162,7 @@ class Recorder:
             return False
         key: dict[str, object] = {"tenant": self._tenant, "run": self._run, "tool": spec.name, "effect": effect}
         this = {"currency": checked.currency, "action_id": supersedes or "", "recorded_at": None, "at": None}
-        use = transaction.row(CAP_USE, {**key, **this})
+        use = transaction.row(CAP_USE, {**key, **this, "without_rivals": False})
         assert use is not None
         return caps.exceeded(use, spec.name, effect, amount_minor=checked.amount_minor) is not None
 

@@ -101,6 +101,7 @@ class Executor:
         until = min(claimed_at + self.lease_s, stop_at)
         if (
             self._guarded(spec, action)
+            and self._within_limits(action, policy)
             and self._current(adapter, action, policy, claimed_at=claimed_at, until=until)
             and self._fenced(spec, action, policy, claimed_at)
         ):
@@ -145,13 +146,25 @@ class Executor:
         return action
 
     def _guarded(self, spec: ToolSpec, action: ClaimedAction) -> bool:
-        """Whether the row is what this worker's tools and settings say, and within what they allow; else a person (or, in
-        doubt, evidence) decides."""
+        """Whether the row is what this worker's tools and settings say; else a person (or, in doubt, evidence) decides."""
         wrong = mismatch(spec, action, self.rules)
-        held = ("policy_mismatch", wrong) if wrong is not None else over_limit(self.ledger, action, self.rules)
-        if held is None:
+        if wrong is not None:
+            self._hold(action, "policy_mismatch", wrong)
+        return wrong is None
+
+    def _within_limits(self, action: ClaimedAction, policy: Policy) -> bool:
+        """Whether caps, and the rule about bulks, leave room; else a person decides, or it is tried again where claims
+        beside it are being counted at this moment."""
+        over = over_limit(self.ledger, action, self.rules)
+        if over is None:
             return True
-        self._hold(action, *held)
+        if over.final:
+            self._hold(action, over.code, over.evidence)
+        else:
+            claims.let_go(
+                self.ledger, action, code="rivals_for_a_cap", delay_s=policy.backoff_base_s, worker=self.worker
+            )
+            log.warning("rivals_for_a_cap", action_id=action.action_id, tool=action.tool)
         return False
 
     def _hold(self, action: ClaimedAction, code: str, evidence: str) -> None:

@@ -4,8 +4,9 @@
 -- What counts against a call: actions of its effect (and, apart, of its tool) in its run and in its day, in UTC, but those
 -- that ended without an effect. The day is that of the first attempt, or of the recording before there is one. For a row
 -- that is about to be sent (`recorded_at` is given) those count that were recorded before it or are claimed already: of two
--- rows that are claimed at once, at least the one whose claim commits later sees the other, so no lock is needed; where both
--- see each other both stop, which is below the cap. What waits for a person and was never sent takes no place. At the door
+-- rows that are claimed at once, at least the one whose claim commits later sees the other, so no lock is needed. Where both
+-- see each other, the one that was recorded first asks again `without_rivals`: those that are recorded later and whose first
+-- attempt is under way, so that they may yet be held. What waits for a person and was never sent takes no place. At the door
 -- (`recorded_at` is NULL) everything counts. `bulk` counts what could not be taken back. A row has its place already when the
 -- answer to an earlier attempt is on record; a claim alone gives none, since its worker may have died before it counted.
 SELECT count(*) FILTER (WHERE per = 'run') AS run_effect_count,
@@ -25,6 +26,7 @@ FROM (
          CASE WHEN c.currency IS NOT DISTINCT FROM CAST(:currency AS text) THEN greatest(c.amount_minor, 0) END AS minor
   FROM (
     SELECT 'run' AS per, a.action_id, a.tool, a.class, a.needs_approval, a.currency, a.amount_minor, a.state,
+           a.attempt_count, a.in_doubt,
            a.attempt_count > 0 OR a.in_doubt OR a.state IN ('succeeded', 'compensated') AS sent,
            CAST(:recorded_at AS timestamptz) IS NULL
              OR (a.created_at, a.action_id) < (CAST(:recorded_at AS timestamptz), CAST(:action_id AS text)) AS before
@@ -32,6 +34,7 @@ FROM (
     WHERE a.tenant = :tenant AND a.run = :run AND a.effect = :effect AND a.phase = 'do'
     UNION ALL
     SELECT 'day', a.action_id, a.tool, a.class, a.needs_approval, a.currency, a.amount_minor, a.state,
+           a.attempt_count, a.in_doubt,
            a.attempt_count > 0 OR a.in_doubt OR a.state IN ('succeeded', 'compensated'),
            CAST(:recorded_at AS timestamptz) IS NULL
              OR (a.created_at, a.action_id) < (CAST(:recorded_at AS timestamptz), CAST(:action_id AS text))
@@ -45,4 +48,6 @@ FROM (
   WHERE c.action_id <> CAST(:action_id AS text)
     AND c.state NOT IN ('permanent_failure', 'not_executed', 'cancelled', 'stale')
     AND (c.sent OR (c.before AND c.state <> 'operator_review'))
+    AND NOT (CAST(:without_rivals AS boolean) AND NOT c.before AND c.state = 'executing' AND c.attempt_count = 1
+             AND NOT c.in_doubt)
 ) AS u;
