@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from tests.acceptance.office import NO_ADDRESS, Office
 
@@ -20,6 +21,7 @@ from counterfoil.ledger.errors import DecisionRefused
 from counterfoil.people import corrections as people
 from counterfoil.providers.registry import Registry
 from counterfoil.testing import World
+from counterfoil.testing.world import Crash
 
 if TYPE_CHECKING:
     from tests.conftest import Database
@@ -378,3 +380,55 @@ def test_listed_by_how_far_it_went(
         assert cli("correction", "dismiss", each["correction_id"], "--reason", "no")[0] == 0
     world.settle()
     assert sql("SELECT DISTINCT state FROM counterfoil.run") == [("unwound",)]
+
+
+@pytest.mark.parametrize("query", ["queue_correction", "mark_compensated"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_reconciler_that_dies(
+    world: World, office: Office, enqueue: Any, unwind: Any, run_state: Any, open_ones: Any,
+    monkeypatch: pytest.MonkeyPatch, query: str, after: bool,
+) -> None:  # fmt: skip
+    """Right before or right after it writes: the next visit goes on, and each correction is queued once."""
+    enqueue("charge", {"order": "1182", "receipt": True}, "charge")
+    enqueue("send_mail", MAIL, "mail")
+    world.settle()
+    unwind()
+    real, deaths = Ledger.row, []
+
+    def row(self: Ledger, asked: Any, params: Any, **more: Any) -> Any:
+        if asked.name != query or deaths:
+            return real(self, asked, params, **more)
+        deaths.append(query)
+        if after:
+            real(self, asked, params, **more)
+        raise Crash("before_settle")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "row", row)
+        with pytest.raises(Crash):
+            world.settle()
+    world.restart()
+    world.settle()
+    assert deaths == [query]
+    assert sorted((c["step"], c["state"]) for c in open_ones()) == [("charge", "open"), ("mail", "open")]
+    assert (office.undone(), office.mail(), run_state()) == (["charge 1182"], ["Your parcel"], "unwind_blocked")
+
+
+def test_an_answer_that_was_lost(
+    world: World, office: Office, mailed: str, shown: Any, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is lost while the decision commits: it is made once, and its person is told that it stands."""
+    digest, real = shown(mailed)["digest"], Ledger._run
+    lost: list[str] = []
+
+    def run(self: Ledger, connection: Any, asked: Any, params: Any) -> Any:
+        answer = real(self, connection, asked, params)
+        if asked.name == "send_correction" and not lost:
+            lost.append(asked.name)
+            raise psycopg.OperationalError("the server closed the connection unexpectedly")
+        return answer
+
+    monkeypatch.setattr(Ledger, "_run", run)
+    assert cli("correction", "send", mailed, "--digest", digest)[0] == 0
+    world.settle()
+    assert (lost, office.mail()) == (["send_correction"], ["Your parcel", "About 1182"])

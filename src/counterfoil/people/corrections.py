@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from counterfoil.ledger import corrections as doors
@@ -106,6 +107,8 @@ def send(
         raise refusal(by_whom, correction)
     message = message_of(correction, registry)
     answered = doors.send(ledger, correction_id, message, digest=digest, by=by, channel=channel, reason=reason)
+    if answered.answer is Answer.DECIDED and (answered.by, answered.sent_as) == (by, message.action_id):
+        return replace(answered, answer=Answer.SENT)  # our own, whose answer was lost with the connection
     if answered.answer is not Answer.SENT:
         raise refusal(answered, correction)
     return answered
