@@ -306,7 +306,7 @@ class JiraAdapter:
             ours = [comment for comment in named if is_ours(properties_of(comment), call.key)]
             return Unknown(OTHER_KEY) if named and not ours else _comment_finding(ours)
         about = self._comment_of(call) if call.tool == "jira_delete_comment" else self._issue_of(call)
-        return self._find_other(call) if receipt == about else Unknown(OTHER_KEY)
+        return Unknown(OTHER_KEY) if about is not None and receipt != about else self._find_other(call)
 
     def _find_opened(self, call: Call) -> Finding:
         issue = self._issue_of(call)
