@@ -262,9 +262,10 @@ def value_of(text: str, recorded: object) -> object:
     Where a text is recorded, what is typed is a text, too, so that `1182` stays one; JSON in quotes is always a text.
     """
     try:
-        value = parse_arguments(f'{{"value": {text}}}')["value"]
+        read = parse_arguments(f'{{"value": {text}}}')
     except ArgumentError:
         return text
+    value = read["value"] if len(read) == 1 else text
     return text if isinstance(recorded, str) and not isinstance(value, str) else value
 
 

@@ -1,0 +1,90 @@
+"""What people are shown of amounts and arguments: exact, readable, and nothing hidden or acting on a terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterfoil.ledger.canonical import canonical_json
+from counterfoil.people.amounts import money, told, totals
+from counterfoil.people.proposals import value_of
+from counterfoil.people.readable import values_of, visible
+
+
+@pytest.mark.parametrize(
+    ("amount_minor", "currency", "shown"),
+    [
+        (500, "usd", "5.00 USD"),
+        (5, "eur", "0.05 EUR"),
+        (0, "eur", "0.00 EUR"),
+        (-1234, "eur", "-12.34 EUR"),
+        (500, "jpy", "500 JPY"),
+        (1234567, "bhd", "1234.567 BHD"),
+        (500, None, "500 minor units"),
+    ],
+)
+def test_money(amount_minor: int, currency: str | None, shown: str) -> None:
+    """Minor units with as many decimals as the currency has."""
+    assert money(amount_minor, currency) == shown
+
+
+def test_totals_are_by_currency() -> None:
+    """No currency is added to another; a call without an amount adds nothing."""
+    sums = totals([(500, "usd"), (None, None), (300, "eur"), (1, "usd")])
+    assert sums == {"eur": 300, "usd": 501}
+    assert told(sums) == "3.00 EUR + 5.01 USD"
+    assert told({}) is None
+
+
+def test_values_are_told_one_by_one() -> None:
+    """Nested values under their path, texts in quotes, long ones line by line behind a bar."""
+    arguments = {"a": [1, {"b": True}], "c": "1", "d": "x\ny", "e": {}, "f f": None, "g": 'say "hi" \\n'}
+    told_as = [(value.name, value.lines) for value in values_of(canonical_json(arguments))]
+    assert told_as == [
+        ("a[0]", ("1",)),
+        ("a[1].b", ("true",)),
+        ("c", ('"1"',)),
+        ("d", ("| x", "| y")),
+        ("e", ("{}",)),
+        ('["f f"]', ("null",)),
+        ("g", ('"say \\"hi\\" \\\\n"',)),
+    ]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_nothing_unseen_is_left(text: str) -> None:
+    """No control, format, private or unassigned character, and no blank but the plain one; it can be read back."""
+    shown = visible(text)
+    assert all(c == " " or unicodedata.category(c) not in {"Cc", "Cf", "Co", "Cn", "Zl", "Zp", "Zs"} for c in shown)
+    assert shown.replace("\\\\", "\\").count("\\") >= text.count("\\")
+
+
+@given(st.text(max_size=10), st.text(max_size=10))
+def test_two_texts_are_told_apart(one: str, other: str) -> None:
+    """What is written out stands for one text only."""
+    assert (visible(one) == visible(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    ("typed", "recorded", "value"),
+    [
+        ("300", 500, 300),
+        ("300", "500", "300"),
+        ('"300"', 500, "300"),
+        ("true", False, True),
+        ("true", "x", "true"),
+        ("null", "x", "null"),
+        ('"null"', None, "null"),
+        ("null", None, None),
+        ("two words", 5, "two words"),
+        ('{"a": 1}', {}, {"a": 1}),
+        ("NaN", 5, "NaN"),
+        ('1, "x": 2', 5, '1, "x": 2'),
+    ],
+)
+def test_what_people_type_for_an_argument(typed: str, recorded: object, value: object) -> None:
+    """JSON, or a text; where a text stands, what is typed is a text."""
+    assert value_of(typed, recorded) == value
