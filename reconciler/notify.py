@@ -15,6 +15,7 @@ import structlog
 
 from counterfoil.ledger import notices
 from counterfoil.ledger.connection import Ledger
+from counterfoil.ledger.errors import ConfigError
 from counterfoil.ledger.notices import Notice, Subject
 from counterfoil.reconciler.hooks import Hook
 
@@ -34,7 +35,8 @@ class Notifier:
     """Tells people through the hooks that are configured; without one it writes nothing."""
 
     ledger: Ledger
-    hooks: Sequence[Hook]
+    hooks: Callable[[], Sequence[Hook]]
+    """Asked at each tick, so that a secret address may change; ConfigError where it cannot be read."""
     timeout_s: float
     """Of one delivery."""
     batch: int
@@ -45,19 +47,26 @@ class Notifier:
 
     def tell(self) -> int:
         """Tells what is due, until a delivery fails or the tick's time is over; returns how many were told."""
-        if not self.hooks:
+        try:
+            hooks = self.hooks()
+        except ConfigError as error:  # only this tick is the worse for it
+            log.error("notify_unusable", setting=error.key)
             return 0
+        return self._tell(hooks) if hooks else 0
+
+    def _tell(self, hooks: Sequence[Hook]) -> int:
         notices.record(self.ledger, remind_ratio=self.remind_ratio, pause_s=PAUSE_S)
         stop_at = self.monotonic() + self.timeout_s
         told = 0
         for _ in range(self.batch):
             if self.monotonic() >= stop_at:
                 break
-            notice = notices.claim(self.ledger, hold_s=self._hold_s())
+            # Held for longer than all hooks may take: while this process lives, nobody else tells the same.
+            notice = notices.claim(self.ledger, hold_s=len(hooks) * self.timeout_s + PAUSE_S)
             if notice is None:
                 break
             about = notices.subject(self.ledger, notice)
-            code = None if about is None else self._deliver(notice, about)
+            code = None if about is None else _deliver(hooks, notice, about)
             if code is not None:
                 self._failed(notice, code)
                 break
@@ -67,19 +76,16 @@ class Notifier:
                 log.info("notice_told", subject_id=notice.subject_id, kind=notice.kind, why=about.why)
         return told
 
-    def _deliver(self, notice: Notice, about: Subject) -> str | None:
-        """The first hook's code that did not take it. Those before it get it again, with the next try."""
-        text = json.dumps(document(notice, about), ensure_ascii=True, separators=(",", ":")).encode()
-        return next((code for hook in self.hooks if (code := hook.deliver(text)) is not None), None)
-
     def _failed(self, notice: Notice, code: str) -> None:
         delay_s = min(PAUSE_S * 2.0 ** min(notice.tries - 1, 16), DELAY_MAX_S)
         notices.failed(self.ledger, notice, delay_s=delay_s, pause_s=PAUSE_S)
         log.error("notice_failed", subject_id=notice.subject_id, kind=notice.kind, code=code, tries=notice.tries)
 
-    def _hold_s(self) -> float:
-        """Longer than all hooks may take: while this process lives, nobody else tells the same."""
-        return len(self.hooks) * self.timeout_s + PAUSE_S
+
+def _deliver(hooks: Sequence[Hook], notice: Notice, about: Subject) -> str | None:
+    """The first hook's code that did not take it. Those before it get it again, with the next try."""
+    text = json.dumps(document(notice, about), ensure_ascii=True, separators=(",", ":")).encode()
+    return next((code for hook in hooks if (code := hook.deliver(text)) is not None), None)
 
 
 def document(notice: Notice, about: Subject) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+from functools import partial
 
 from counterfoil.ledger.connection import Ledger
 from counterfoil.providers.registry import Registry
@@ -54,7 +55,7 @@ def reconciler_from(settings: Settings, *, by: str | None = None, registry: Regi
         unwinder=Unwinder(ledger=ledger, registry=terms.registry, by=name),
         notifier=Notifier(
             ledger=ledger,
-            hooks=hooks_from(settings),
+            hooks=partial(hooks_from, settings),
             timeout_s=settings.notify.timeout_s,
             batch=settings.notify.batch_max,
             remind_ratio=settings.notify.remind_ratio,

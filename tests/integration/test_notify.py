@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from counterfoil.ledger.errors import ConfigError
 from counterfoil.reconciler.hooks import Command, Hook, Webhook
 from counterfoil.reconciler.notify import DELAY_MAX_S, PAUSE_S, Notifier
 
@@ -49,7 +50,7 @@ def notifier(rows: Rows) -> Callable[..., Notifier]:
 
     def make(*hooks: Hook, **changes: Any) -> Notifier:
         given = {"timeout_s": TIMEOUT_S, "batch": 50, "remind_ratio": 0.8, **changes}
-        return Notifier(ledger=rows.ledger("worker"), hooks=hooks, **given)
+        return Notifier(ledger=rows.ledger("worker"), hooks=lambda: hooks, **given)
 
     return make
 
@@ -87,6 +88,19 @@ def test_nothing_configured_writes_nothing(rows: Rows, notifier: Callable[..., N
     propose(rows)
     assert notifier().tell() == 0
     assert rows.all("SELECT FROM counterfoil.notice") == []
+
+
+def test_an_address_that_cannot_be_read_ends_no_other_tick(rows: Rows) -> None:
+    """A secret file that is not there is an error in the log, at each tick, and nothing else."""
+
+    def away() -> Sequence[Hook]:
+        raise ConfigError("notify.url_file: it is not there.", key="notify.url_file")
+
+    propose(rows)
+    with capture_logs() as logs:
+        made = Notifier(ledger=rows.ledger("worker"), hooks=away, timeout_s=1.0, batch=1, remind_ratio=1.0)
+        assert made.tell() == 0
+    assert [(entry["event"], entry["setting"]) for entry in logs] == [("notify_unusable", "notify.url_file")]
 
 
 def test_a_new_proposal_is_told_once(rows: Rows, notifier: Callable[..., Notifier]) -> None:
