@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import psycopg
+import pytest
 import requests
 from psycopg.rows import dict_row
 
 from counterfoil import Counterfoil, Of, Proposal, Run, Status, tool
 from counterfoil.ledger.canonical import canonical_json
 from counterfoil.ledger.keys import action_id
+from counterfoil.providers.registry import Registry
 from counterfoil.testing import World
 
 if TYPE_CHECKING:
@@ -153,13 +156,15 @@ class Desk:
         text = canonical_json(arguments)
         spec = self.world.registry.get(row["tool"])
         amount, currency = spec.amount_of(arguments)
+        compensation = spec.compensation_of(arguments, new)
+        undo = None if compensation is None else canonical_json(compensation)
         with psycopg.connect(self.database.url("operator")) as connection:
             answer = connection.execute(
                 "SELECT answer FROM counterfoil.edit_step(%s, %s, %s, 'alice', 'test', 'less', %s, %s, %s, %s, %s, NULL,"
                 " %s, %s, %s)",
                 (
                     *(old, new, plan.digest, spec.target_of(arguments), text),
-                    *(hashlib.sha256(text.encode()).hexdigest(), row["audience"], row["compensation"]),
+                    *(hashlib.sha256(text.encode()).hexdigest(), spec.audience_of(arguments), undo),
                     *(row["once_key"], amount, currency),
                 ),
             ).fetchone()
@@ -188,3 +193,20 @@ class Desk:
         self._owner.close()
         for client in self._clients:
             client.close()
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+@pytest.fixture
+def desk(world: World, shop: Shop, database: Database) -> Iterator[Desk]:
+    """An agent with a shop's tools, its fleet, and a person."""
+    world.registry = Registry()
+    for function in shop.tools:
+        world.registry.add(function.__counterfoil_tool__)
+    world.registry.resolve()
+    made = Desk(world, database)
+    yield made
+    made.close()

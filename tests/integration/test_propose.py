@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from tests.integration.staging import HOLD_S, Desk, Shop
+from tests.integration.staging import HOLD_S, Desk, Shop, desk, shop
 
 from counterfoil import (
     ArgumentError,
@@ -25,30 +25,10 @@ from counterfoil import (
 )
 from counterfoil.ledger.errors import CounterfoilError
 from counterfoil.outbox.pool import Transaction
-from counterfoil.providers.registry import Registry
-from counterfoil.testing import World
 
-if TYPE_CHECKING:
-    from tests.conftest import Database
+__all__ = ["desk", "shop"]  # fixtures
 
 AtOnce = Callable[[Sequence[Callable[[], Any]]], list[Any]]
-
-
-@pytest.fixture
-def shop() -> Shop:
-    return Shop()
-
-
-@pytest.fixture
-def desk(world: World, shop: Shop, database: Database) -> Iterator[Desk]:
-    """An agent with a shop's tools, its fleet, and a person."""
-    world.registry = Registry()
-    for function in shop.tools:
-        world.registry.add(function.__counterfoil_tool__)
-    world.registry.resolve()
-    made = Desk(world, database)
-    yield made
-    made.close()
 
 
 def test_a_plan_is_recorded_whole(desk: Desk) -> None:
