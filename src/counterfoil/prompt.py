@@ -11,23 +11,32 @@ MESSAGE_CHARS_MAX = 300
 
 SYSTEM_TEXT = """\
 Your tools act on real systems through a ledger. Every answer has a `status` and a `next_step`; go by these.
-- succeeded: it is done. Do not do it again, in whatever words; `arguments`, if there, say what was really done.
+- succeeded: it is done. Do not do it again, in whatever words; `arguments`, if there, say what was really done, such as \
+what a reviewer has changed.
 - pending, uncertain: it was recorded, and may have happened. This is no error. Do not try again with other words, another \
 tool or smaller steps: the same action is found, nothing is gained. Go on with what does not depend on it, or end your turn.
 - failed: it surely did not happen. Correct `field` only if `retry_allowed` is true; else tell the user.
 - blocked: nothing was recorded for this call. `next_step` says what comes first: wait for the other action, read `unseen`, \
-or leave it to a person.
+or end your turn, since a plan is prepared and a person decides before anything goes past it.
 - awaiting_approval: a person decides about exactly this. End your turn; never ask for the same thing in another way.
-- cancelled, stale: it was withdrawn or came too late, and nothing was sent. Plan anew from what is true now.
+- cancelled, stale: it was withdrawn or came too late, and nothing was sent. Plan anew from what is true now. If a reviewer \
+has said no, `value.reason` is for you to read: the same is not asked again, in whatever words.
 `replayed` means that you asked for this before: use the recorded result, and do not apologise or repeat.
 Never invent results, ids or keys, and never tell a user that something has happened unless its status is succeeded.
 """
 
 
 def message(result: Result) -> str:
-    """One sentence for the model or a log, at most `MESSAGE_CHARS_MAX` characters; the same for the same two words."""
-    return f"{_STATUS[result.status]}{_NEXT[result.next_step]}."
+    """One sentence for the model or a log, at most `MESSAGE_CHARS_MAX` characters; the same for the same two words.
 
+    A plan that has failed is told apart: it has no action of its own, and some of its steps may be done.
+    """
+    is_plan = result.action_id is None and result.proposal_id is not None
+    status = _PLAN_FAILED if is_plan and result.status is Status.FAILED else _STATUS[result.status]
+    return f"{status}{_NEXT[result.next_step]}."
+
+
+_PLAN_FAILED = "This plan has stopped at a step that did not happen, and `value` says what was done before"
 
 _STATUS: dict[Status, str] = {
     Status.PENDING: "This is recorded and under way",
@@ -47,7 +56,7 @@ _NEXT: dict[NextStep, str] = {
     NextStep.CORRECT_ARGUMENTS: ": correct the named field, and call once more",
     NextStep.READ_UNSEEN: ": read the results in `unseen`, then decide whether the call is still needed",
     NextStep.ALREADY_DONE: ": it was asked for before and may happen once, so use this result",
-    NextStep.EDITED_BY_REVIEWER: ": a reviewer has put another version in its place, so leave it at that",
+    NextStep.EDITED_BY_REVIEWER: ": a reviewer has changed it, as `arguments` say, so leave it at that",
     NextStep.REJECTED_BY_REVIEWER: ": a reviewer has said no, so do not ask for the same again",
     NextStep.NEW_PREVIEW: ": look at what is true now, and propose it anew if it is still wanted",
     NextStep.LIMIT_REACHED: ": the limit of this run is reached, so end your turn",

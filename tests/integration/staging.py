@@ -41,6 +41,8 @@ class Shop:
         """Effects in order, by tool."""
         self.amounts: list[int] = []
         self.loses_answers = 0
+        self.version = "7"
+        """The version of every order."""
         self._receipts: dict[str, str] = {}
 
         def find(key: str) -> object:
@@ -93,7 +95,15 @@ class Shop:
         def pay_by_cheque(order: str, *, key: str) -> dict[str, str]:
             return self._happens(key, "pay_by_cheque")
 
+        def version(order: str) -> str:
+            return self.version
+
+        @tool(cls="reversible", effect="amendment", once_per=None, undo="let_go", resource_version=version, **inside)
+        def amend(order: str, *, key: str) -> dict[str, str]:
+            return self._happens(key, "amend")
+
         self.tools: tuple[Any, ...] = (
+            amend,
             search, hold, capture, let_go, draft, send, note, ask, pay, pay_by_cheque,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from tests.integration.staging import Desk, Shop, desk, shop
 
-from counterfoil import ArgumentError, IntentConflict, NextStep, NotAllowed, Status
+from counterfoil import ArgumentError, IntentConflict, NextStep, NotAllowed, Status, Step
 
 __all__ = ["desk", "shop"]  # fixtures
 
@@ -207,3 +207,41 @@ def test_a_request_that_is_repeated_after_an_edit(desk: Desk) -> None:
     with pytest.raises(IntentConflict):
         desk.cf.enqueue(conn, "ask", {"order": "o3"}, **names)
     conn.close()
+
+
+# Versions that the caller has seen
+
+
+def test_a_version_that_the_caller_has_seen_is_recorded(desk: Desk, shop: Shop) -> None:
+    """Given by `call`, `stage`, `enqueue` or a plan's step, nobody reads it first, and it decides at the effect."""
+    desk.run.call("amend", {"order": "o1"}, resource_version="7", wait_s=0)
+    with psycopg.connect(desk.database.url("agent")) as conn:
+        names = {"tenant": "acme", "run": "other", "step": "s", "actor": "a"}
+        desk.cf.enqueue(conn, "amend", {"order": "o2"}, resource_version="6", **names)
+    read = "SELECT target, expected_resource_version AS version, state FROM counterfoil.action ORDER BY target"
+    assert [tuple(row.values()) for row in desk.rows(read)] == [("o1", "7", "ready"), ("o2", "6", "ready")]
+    desk.world.settle()
+    desk.run.ack(1)
+    desk.run.stage("amend", {"order": "o3"}, resource_version="5", step="late", wait_s=0)
+    desk.world.settle()
+    assert [row["state"] for row in desk.rows(read)] == ["succeeded", "stale", "stale"]
+    desk.run.propose([Step("amend", {"order": "o4"}, resource_version="7")])
+    assert desk.rows(read)[-1] == {"target": "o4", "version": "7", "state": "awaiting_approval"}
+    assert shop.happened == ["amend"]
+
+
+def test_a_call_whose_version_is_still_to_be_read_is_pending(desk: Desk, shop: Shop) -> None:
+    """It waits for a worker to read it, then goes on by itself."""
+    told = desk.run.call("amend", {"order": "o1"}, wait_s=0)
+    assert (told.status, told.next_step) == (Status.PENDING, NextStep.WAIT)
+    assert desk.one("SELECT state FROM counterfoil.action")["state"] == "proposed"
+    desk.world.settle()
+    assert desk.cf.result(str(told.action_id)).status is Status.SUCCEEDED
+
+
+@pytest.mark.parametrize(("tool", "version"), [("note", "7"), ("amend", ""), ("amend", "v" * 256)])
+def test_a_version_is_code_s_mistake(desk: Desk, tool: str, version: str) -> None:
+    """A model gives none, so a bad one is raised by `call`, too."""
+    with pytest.raises(ArgumentError) as raised:
+        desk.run.call(tool, {"order": "o1"}, resource_version=version, wait_s=0)
+    assert raised.value.path == "resource_version"

@@ -50,3 +50,11 @@ def test_the_system_text_explains_every_status() -> None:
                 for word in line[2:].partition(":")[0].split(", ")]  # fmt: skip
     assert sorted(subjects) == sorted(Status)
     assert len(SYSTEM_TEXT) < 2000
+
+
+def test_a_plan_that_has_stopped_is_not_called_undone() -> None:
+    """Some of its steps may have happened; a single call that failed has surely not."""
+    plan = message(Result(status=Status.FAILED, proposal_id="P-AAAABBBBCCCC"))
+    single = message(Result(status=Status.FAILED, action_id="act_a", proposal_id="P-AAAABBBBCCCC"))
+    assert "was done before" in plan
+    assert single == message(Result(status=Status.FAILED))
