@@ -276,7 +276,7 @@ def evidence_of(action: UncertainAction, finding: Finding | None) -> str:
     """One line for the history: which look-up, as of when, and what it showed; receipts and codes only."""
     match finding:
         case Found(outcome):
-            shown = outcome.id if isinstance(outcome, Succeeded) else outcome.code
+            shown = outcome.id if isinstance(outcome, Succeeded) else f"as {outcome.code}"
         case Many(receipts):
             shown = ",".join(receipts)
         case Unknown(code):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.cli.evidence import past
+from counterfoil.cli.evidence import past, receipts_in
 from counterfoil.cli.explain import Terms, explain
 from counterfoil.cli.words import MEANS, what_next
 from counterfoil.ledger.states import SETTLED, State
@@ -153,13 +153,13 @@ FINDINGS: list[tuple[Finding | None, str, str, str]] = [
         Found(Rejected("card_declined")),
         "permanent_failure",
         "found out",
-        "found it (card_declined): it was not done, and is not sent again",
+        "found it (as card_declined): it was not done, and is not sent again",
     ),
     (
         Found(Uncertain("processing")),
         "uncertain",
         "processing",
-        "found it, not settled yet (processing); the provider is asked again",
+        "found it, not settled yet (as processing); the provider is asked again",
     ),
     (Found(Succeeded("pi_1")), "operator_review", "mismatch", "found it (pi_1): a person must judge (mismatch)"),
     (Absent(), "uncertain", "absent_too_early", f"{NOTHING}, {EARLY}"),
@@ -196,7 +196,7 @@ def test_every_finding_is_told_with_its_time_and_what_followed(
     finding: Finding | None, after: str, reason: str, expected: str
 ) -> None:
     """From the evidence that the reconciler itself writes."""
-    looked: Any = type("Looked", (), {"lookup_count": 1, "as_of": at(20)})
+    looked: Any = type("Looked", (), {"lookup_count": 1, "as_of": at(20), "asked_by": None})
     history = [
         move(20, "uncertain", "reconciling", "look-up"),
         move(21, "reconciling", after, reason, evidence_of(looked, finding)),
@@ -219,6 +219,43 @@ def test_a_reader_is_told_by_what_followed(after: str, reason: str, expected: st
     """Logins that may not read receipts get no evidence; what came of the look-up still tells."""
     history = [move(20, "uncertain", "reconciling"), move(21, "reconciling", after, reason)]
     assert f"Look-up 1, as of this time, {expected}." in text_of(past(action(after), [], history))
+
+
+@pytest.mark.parametrize(
+    ("finding", "after", "reason", "expected"),
+    [
+        (Found(Succeeded("pi_1")), "succeeded", "found", "found it (pi_1; asked by alice): it is done"),
+        (Absent(), "operator_review", "too_early", f"{NOTHING}: a person must judge (too_early)"),
+        (None, "not_executed", "a person's word; nobody can be asked", f"{NONE}, and a person vouches for it"),
+        (Absent(), "not_executed", "a person's word, and absent", f"{NOTHING}, and a person vouches for it"),
+    ],
+)
+def test_what_a_person_asks_for_is_told(finding: Finding | None, after: str, reason: str, expected: str) -> None:
+    """Who had the provider asked, that this was no look-up yet, and what it led to; a reader is told the same."""
+    looked: Any = type("Looked", (), {"lookup_count": 1, "as_of": at(20), "asked_by": "alice"})
+    history = [
+        move(18, "operator_review", "reconciling", "not happened") | {"changed_by": "alice"},
+        move(19, "reconciling", "uncertain", "look-up lapsed"),
+        move(20, "uncertain", "reconciling", "look-up"),
+        move(21, "reconciling", after, reason, evidence_of(looked, finding)),
+    ]
+    told = past(action(after), [], history)
+    assert "alice had the provider asked: not happened." in text_of(told)
+    [look_up] = [s.text for s in told if s.about == "look_up"]
+    assert look_up.startswith(f"Look-up 1, as of this time, {expected}")
+    if after == "not_executed":
+        del history[-1]["evidence"]
+        assert f"Look-up 1, as of this time, {expected}" in text_of(past(action(after), [], history))
+
+
+def test_receipts_are_read_from_the_evidence() -> None:
+    """What several look-ups came upon is what a person may choose from."""
+    looked: Any = type("Looked", (), {"lookup_count": 1, "as_of": at(20), "asked_by": "alice"})
+    assert receipts_in(evidence_of(looked, Many(("pi_1", "pi_2")))) == ["pi_1", "pi_2"]
+    assert receipts_in(evidence_of(looked, Found(Succeeded("pi_1")))) == ["pi_1"]
+    for nothing in (Absent(), Unknown("http_503"), None, Found(Rejected("card_declined"))):
+        assert receipts_in(evidence_of(looked, nothing)) == []
+    assert receipts_in(None) == []
 
 
 def test_look_ups_that_have_no_end_yet_or_lost_it() -> None:

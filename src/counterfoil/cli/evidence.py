@@ -31,7 +31,8 @@ def receipts_in(evidence: str | None) -> list[str]:
     said = LOOK_UP.fullmatch(evidence or "")
     if said is None or said["kind"] not in ("found", "many"):
         return []
-    return [receipt for receipt in said["shown"].partition(";")[0].split(",") if receipt]
+    shown: str = said["shown"].partition(";")[0]
+    return [] if shown.startswith("as ") else [receipt for receipt in shown.split(",") if receipt]
 
 
 @dataclass(frozen=True, slots=True)
