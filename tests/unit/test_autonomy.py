@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 import pytest
 
 from counterfoil import tool
-from counterfoil.ledger.caps import Caps
+from counterfoil.ledger.caps import NO_CAPS, Caps
+from counterfoil.outbox.intents import DoorRules
 from counterfoil.providers.autonomy import Bounds, Level, autonomy
-from counterfoil.providers.spec import ToolSpec
+from counterfoil.providers.spec import AUDIENCES_APPROVED, ToolSpec
 
 NEVER = {"cls": "irreversible", "approval": "never"}
 BLIND = {"lookup": None, "uncertain": "operator_review"}
@@ -166,3 +167,36 @@ def test_missing_bounds(declared: dict[str, Any], bounds: dict[str, Any], missin
     spec = declare(**declared)
     found = autonomy(spec, spec.contract, Bounds(**bounds)).missing
     assert found == missing if missing is not None else found
+
+
+@pytest.mark.parametrize(
+    ("declared", "bounds", "level"), [row[1:] for row in LEVELS], ids=[row[0].replace(" ", "-") for row in LEVELS]
+)
+def test_the_door_agrees(declared: dict[str, Any], bounds: dict[str, Any], level: Level) -> None:
+    """What the level says about approvals is what the door asks, for any audience, amount and correction of a call."""
+    spec, stated = declare(**declared), Bounds(**bounds)
+    rules = DoorRules(
+        audiences_always=stated.audiences_always | AUDIENCES_APPROVED,
+        approval_tools=frozenset({spec.name} if stated.always_asks else ()),
+        approval_above_minor={} if stated.asks_above_minor is None else {spec.name: stated.asks_above_minor},
+    )
+    audiences = [["support"], ["public"], ["press"]] if callable(spec.audience) else [list(spec.audience)]
+    amounts = [None] if spec.amount is None else [None, 0, 10**9]
+    asked = {
+        rules.needs_approval(spec, audience, amount, has_correction=has_correction)
+        for audience in audiences
+        for amount in amounts
+        for has_correction in (True, False)
+    }
+    match level:
+        case Level.FREE | Level.ALONE:
+            assert asked == {False}
+        case Level.PERSON | Level.TWO_PERSONS:
+            assert asked == {True} or spec.takes_of  # a plan's steps are gated by their plan
+        case Level.BOUNDED:
+            is_bulk = spec.cls == "irreversible"
+            assert asked == {True, False} or is_bulk or stated.tool_caps != NO_CAPS or stated.effect_caps != NO_CAPS
+        case Level.ONCE:
+            assert False in asked
+        case _:
+            assert_never(level)
