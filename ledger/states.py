@@ -50,7 +50,7 @@ class State(StrEnum):
     """Settled: withdrawn before anything was sent."""
 
     STALE = "stale"
-    """Settled: the deadline passed, or the target changed, before anything was sent."""
+    """Settled: the deadline passed, an approval expired, or the target changed, before anything was sent."""
 
     COMPENSATED = "compensated"
     """Settled: it had succeeded, and its counter-action has succeeded too."""
