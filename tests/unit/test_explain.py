@@ -225,6 +225,8 @@ def test_a_reader_is_told_by_what_followed(after: str, reason: str, expected: st
     ("finding", "after", "reason", "expected"),
     [
         (Found(Succeeded("pi_1")), "succeeded", "found", "found it (pi_1; asked by alice): it is done"),
+        (Absent(), "operator_review", "not_found", "was for an object that the provider does not have, or that"),
+        (Unknown("other_key"), "operator_review", "other_key", "found the object that was named, which was not made by"),
         (Absent(), "operator_review", "too_early", f"{NOTHING}: a person must judge (too_early)"),
         (None, "not_executed", "a person's word; nobody can be asked", f"{NONE}, and a person vouches for it"),
         (Absent(), "not_executed", "a person's word, and absent", f"{NOTHING}, and a person vouches for it"),

@@ -127,6 +127,8 @@ def _look_ups(history: Sequence[Row]) -> Iterator[Sentence]:
 
 def _showed(verdict: Row) -> str:
     """What the provider held under our key, as far as this login may know."""
+    if verdict["reason"] in _NAMED:
+        return _NAMED[verdict["reason"]]
     said = LOOK_UP.fullmatch(verdict.get("evidence") or "")
     shown = clean(said["shown"]) if said else ""
     match said["kind"] if said else _kind_by_verdict(verdict):
@@ -143,6 +145,15 @@ def _showed(verdict: Row) -> str:
             return "was not possible: the tool has none"
         case _:
             return f"settled nothing ({clean(verdict['reason'])})"
+
+
+_NAMED = {
+    "not_found": "was for an object that the provider does not have, or that shows no sign of this action",
+    "other_key": "found the object that was named, which was not made by this action",
+    "failed_there": "found the object that was named, with a status that says that it failed",
+    "cannot_verify": "was not possible: nobody can be asked about an object of this tool",
+}
+"""What became of a person's word about an object, by the verdict's reason."""
 
 
 def _kind_by_verdict(verdict: Row) -> str:
