@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from counterfoil import Counterfoil, NotAllowed, NotFound, Result, Run, RunTakenOver, Status
+from counterfoil.outbox.calling import Calls
 from counterfoil.outbox.threads import THREADS_MAX
 from counterfoil.testing import World
 
@@ -104,7 +105,7 @@ def test_a_result_that_reached_nobody_was_not_had(
     world: World, shop: Shop, cf: Counterfoil, working: Working, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cancelled between the thread's answer and its delivery, the result is told again: one effect, not two."""
-    answered, outcome = threading.Event(), Run._outcome
+    answered, outcome = threading.Event(), Calls._outcome
 
     def told(*given: Any) -> Any:
         try:
@@ -120,7 +121,7 @@ def test_a_result_that_reached_nobody_was_not_had(
             await cancelled(call)
             return await run.acall("refund", {"order": "1"})
 
-    monkeypatch.setattr(Run, "_outcome", told)
+    monkeypatch.setattr(Calls, "_outcome", told)
     with working():
         again = asyncio.run(turn())
     assert (again.status, again.seq, again.replayed) == (Status.SUCCEEDED, 1, True)
