@@ -232,6 +232,7 @@ def told(steps: Iterable[Step]) -> list[dict[str, str | None]]:
             "undo_id": step.undo_id,
             "correction_id": step.correction_id,
             "correction": step.correction_state,
+            "message_id": step.message_id,
             "carried_on_by": _carried_on_by(step, known),
         }
         for step in in_order(known)

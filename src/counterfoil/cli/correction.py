@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath, DryRun, Limit, Tenant, group
 from counterfoil.cli.output import as_json, clean, facts, say, stop, table
-from counterfoil.ledger.errors import ConfigError
+from counterfoil.ledger.errors import ArgumentError, ConfigError, DecisionRefused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,7 @@ def list_corrections(
 
 @app.command()
 def show(correction: CorrectionId, json_: AsJson = False, config: ConfigPath = None) -> None:
-    """Show what was seen by whom and when, and what would be said; ends with the digest that `send` takes.
+    """Show what was seen by whom and when, and what would be said to whom; ends with the digest that `send` takes.
 
     \b
     counterfoil correction show C-7Q2
@@ -77,7 +78,7 @@ def show(correction: CorrectionId, json_: AsJson = False, config: ConfigPath = N
 
     with place.open_ledger(config, "operator") as ledger:
         found = corrections.read_correction(ledger, corrections.find_correction(ledger, correction))
-    _tell(found, json_=json_)
+    _tell(found, _reach(found, config), json_=json_)
 
 
 @app.command()
@@ -117,7 +118,7 @@ def edit(
             registry=_registry(config),
             reason=reason,
         )
-    _tell(edited, json_=json_)
+    _tell(edited, _reach(edited, config), json_=json_)
 
 
 @app.command()
@@ -190,6 +191,27 @@ def _registry(config: Path | None) -> Registry:
     return Registry.load(place.load_settings(config).tools)
 
 
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """Who would see the message, by its tool's word; or why it cannot be sent from here as it is."""
+
+    audience: tuple[str, ...] | None = None
+    target: str | None = None
+    why_not: str | None = None
+
+
+def _reach(found: Correction, config: Path | None) -> _Reach:
+    from counterfoil.people.corrections import message_of
+
+    if found.call is None or found.state.value != "open":
+        return _Reach()
+    try:
+        message = message_of(found, _registry(config))
+    except (ConfigError, ArgumentError, DecisionRefused) as error:
+        return _Reach(why_not=error.message)
+    return _Reach(message.audience, message.target)
+
+
 def _changes(given: list[str]) -> dict[str, str]:
     changes = {}
     for each in given:
@@ -210,8 +232,8 @@ def _would_send(ledger: Ledger, name: str, registry: Registry, *, json_: bool) -
         as_json({"correction_id": name, "dry_run": True, "tool": message.tool, "target": message.target,
                  "audience": message.audience, "digest": found.digest})  # fmt: skip
         return
-    facts([("correction", name), ("would be sent by", message.tool), ("to", message.target),
-           ("seen by", ", ".join(message.audience) or "nobody"), ("digest", (found.digest or "")[:16])])  # fmt: skip
+    facts([("correction", name), ("would be sent by", message.tool), ("about", message.target),
+           ("to be seen by", ", ".join(message.audience) or "nobody"), ("digest", (found.digest or "")[:16])])  # fmt: skip
 
 
 def _listed(each: ListedCorrection) -> dict[str, Any]:
@@ -236,7 +258,7 @@ def _listed(each: ListedCorrection) -> dict[str, Any]:
     }
 
 
-def _tell(found: Correction, *, json_: bool) -> None:
+def _tell(found: Correction, reach: _Reach, *, json_: bool) -> None:
     from counterfoil.people.corrections import said
     from counterfoil.people.readable import values_of
 
@@ -249,7 +271,8 @@ def _tell(found: Correction, *, json_: bool) -> None:
         seen = {"arguments": _read(found.arguments), "receipt": found.receipt, "at": found.seen_at,
                 "state": found.action_state.value}  # fmt: skip
         call = {"tool": written[0], "arguments": written[1]} if written else None
-        return as_json({**_listed(found), "seen": seen, "call": call, "digest": found.digest, "decisions": decisions})
+        return as_json({**_listed(found), "seen": seen, "call": call, "would_be_seen_by": reach.audience,
+                        "why_not": reach.why_not, "digest": found.digest, "decisions": decisions})  # fmt: skip
     line = _listed(found)
     facts([("correction", found.correction_id), ("state", found.state.value), ("rank", line["rank"]), ("run", found.run),
            ("tenant", found.tenant), ("since", found.open_since)])  # fmt: skip
@@ -264,7 +287,9 @@ def _tell(found: Correction, *, json_: bool) -> None:
             f"nobody has written what to say: counterfoil correction edit {found.correction_id} --tool TOOL --set NAME=VALUE"
         )
     else:
-        facts([("would be said by", written[0])])
+        seen_by = None if reach.audience is None else ", ".join(reach.audience) or "nobody"
+        facts([("would be said by", written[0]), ("about", reach.target), ("to be seen by", seen_by),
+               ("cannot be sent", reach.why_not)])  # fmt: skip
         _lines(values_of(_text(written[1])))
     for decision in found.decisions:
         facts([(decision.verdict, f"by {decision.by_person} ({decision.channel}) {decision.reason or ''}")])

@@ -110,7 +110,7 @@ def draw(
     steps = [_Step(action, moves, attempts) for action in actions[:STEPS_MAX]]
     if not steps:
         return Drawing()
-    do, undo = ([step for step in steps if (step.phase == "do") is wanted] for wanted in (True, False))
+    do, undo, correct = ([step for step in steps if step.phase == phase] for phase in ("do", "undo", "correct"))
     label = min(max(len(step.label) for step in steps), LABEL_MAX, width // 4)
     state = max(len(step.state) for step in steps)
     columns = max(width - label - state - 4, BAR_MIN)
@@ -122,6 +122,10 @@ def draw(
     if undo:
         pen.rule(f"taken back: {clean(run['unwind_reason'])}" if run["unwind_reason"] else "taken back", columns)
     for step in undo:
+        pen.step(step, axis)
+    if correct:
+        pen.rule("told afterwards", columns)
+    for step in correct:
         pen.step(step, axis)
     if len(actions) > STEPS_MAX:
         pen.lines.append([(f"and {len(actions) - STEPS_MAX} more steps, in the table below", "")])

@@ -83,12 +83,16 @@ def unwind_words(step: Mapping[str, str | None]) -> str:
             return f"compensated by {step['undo_tool']} when it is its turn"
         case Standing.COMPENSATING:
             return f"{step['undo_tool']} is under way"
+        case Standing.COMPENSATED if step["undo_id"] is None:
+            return f"taken back with {step['carried_on_by']}"
         case Standing.COMPENSATED:
             return f"taken back by {step['undo_tool']}"
         case Standing.REFUSED:
             return f"goes to a person: {step['undo_tool']} was refused"
         case Standing.PERSON if step["undo_id"]:
             return f"waits for a person: {step['undo_tool']} ({step['why']})"
+        case Standing.PERSON if step["correction"] == "sent":
+            return f"waits for a person: whether {step['message_id']} was sent ({step['why']})"
         case Standing.PERSON if step["correction_id"]:
             return f"waits for a person: {_WHY.get(str(step['why']), step['why'])}, correction {step['correction_id']}"
         case Standing.PERSON:
