@@ -109,7 +109,7 @@ WITH unread AS MATERIALIZED (
   ORDER BY next_lookup_at LIMIT :batch FOR UPDATE SKIP LOCKED
 )
 UPDATE counterfoil.action AS a
-SET state = 'stale', last_error_code = 'version_unreadable', changed_by = :by, change_reason = 'version_unreadable',
+SET state = 'stale', last_error_code = 'version_unreadable', changed_by = :by, change_reason = 'version unreadable',
     change_evidence = NULL
 FROM unread WHERE a.action_id = unread.action_id AND a.state = 'proposed'
 RETURNING a.action_id;

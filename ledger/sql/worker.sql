@@ -222,7 +222,7 @@ UPDATE counterfoil.action
 SET state = 'stale', lease_until = NULL, quiet_from = counterfoil.now(), attempt_count = attempt_count - 1,
     first_sent_at = CASE WHEN attempt_count = 1 THEN NULL ELSE first_sent_at END,
     last_error_code = :code, last_error_field = NULL,
-    changed_by = :worker, change_reason = :code, change_evidence = :evidence
+    changed_by = :worker, change_reason = replace(CAST(:code AS text), '_', ' '), change_evidence = :evidence
 WHERE action_id = :action_id AND state = 'executing' AND fence = :fence AND NOT in_doubt
 RETURNING action_id;
 
@@ -235,7 +235,7 @@ WITH noted AS (
 )
 UPDATE counterfoil.action
 SET state = 'stale', lease_until = NULL, quiet_from = counterfoil.now(), last_error_code = 'resource_changed',
-    last_error_field = NULL, changed_by = :worker, change_reason = 'resource_changed', change_evidence = :code
+    last_error_field = NULL, changed_by = :worker, change_reason = 'resource changed', change_evidence = :code
 WHERE action_id = :action_id AND state = 'executing' AND fence = :fence AND NOT in_doubt
 RETURNING action_id;
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import requests
 
 from counterfoil import tool
@@ -75,6 +76,13 @@ class Mail:
         """How many of one kind have reached the service."""
         return len(self.world.sandbox.requests("mail", operation))
 
+    def messages(self) -> list[dict[str, Any]]:
+        """What customers have, as it was sent."""
+        reply = requests.get(self.world.sandbox.mail.url, timeout=3)
+        reply.raise_for_status()
+        messages: list[dict[str, Any]] = reply.json()["messages"]
+        return messages
+
     @property
     def sent(self) -> int:
         """Messages that customers have."""
@@ -87,3 +95,15 @@ class Mail:
         reply.raise_for_status()
         answer: dict[str, object] = reply.json()
         return answer
+
+
+def approve_newest(operator_url: str) -> str:
+    """Alice approves the newest proposal, over what it says now; what the door answers."""
+    with psycopg.connect(operator_url) as connection:
+        row = connection.execute(
+            "SELECT d.answer FROM (SELECT proposal_id FROM counterfoil.proposal ORDER BY created_at DESC LIMIT 1) AS p,"
+            " LATERAL counterfoil.decide(p.proposal_id, 'approved', counterfoil.proposal_digest(p.proposal_id),"
+            " 'alice', 'cli') AS d"
+        ).fetchone()
+    assert row is not None
+    return str(row[0])
