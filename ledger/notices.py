@@ -37,7 +37,7 @@ class Subject:
 
     id: str
     why: str
-    """new, one_more, edited; expiring; undecided or unclaimed (expired); correction; of a review its error code."""
+    """new, one_more, edited; expiring; undecided or unclaimed (expired); no_effect (correction); a review's error code."""
     run: str
     expires_at: datetime | None
     steps: int

@@ -16,7 +16,7 @@ WITH wanted AS (
   SELECT DISTINCT g.subject_id, 'expired', g.expires_at, g.tenant
   FROM counterfoil.approval AS g
   JOIN counterfoil.action AS a ON a.action_id = g.action_id
-  WHERE g.consumed_at IS NULL
+  WHERE g.consumed_at IS NULL AND g.subject_id LIKE 'P-%'     -- a correction is open again, which is told
     AND g.expires_at BETWEEN counterfoil.now() - interval '1 day' AND counterfoil.now()
     AND a.state = 'stale' AND a.last_error_code = 'approval_expired'
 )

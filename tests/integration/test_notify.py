@@ -223,7 +223,7 @@ def test_actions_in_review_and_corrections(rows: Rows, notifier: Callable[..., N
     assert (by_kind["review"]["id"], by_kind["review"]["why"]) == (action_id, "policy_mismatch")
     assert by_kind["review"]["command"] == f"counterfoil review show {action_id}"
     assert by_kind["correction"]["command"] == f"counterfoil correction show {correction_id}"
-    assert by_kind["correction"]["audience"] == ["customer"]
+    assert (by_kind["correction"]["audience"], by_kind["correction"]["why"]) == (["customer"], "new")
 
     asked = (
         "INSERT INTO counterfoil.review (action_id, tenant, verb, by_person, channel) VALUES (%s, 'acme', 'ask_again',"

@@ -7,7 +7,7 @@ CREATE INDEX run_pivot ON counterfoil.run (updated_at) WHERE pivot IS NOT NULL;
 
 -- One row for each thing that only a person moves on. `since`: the last thing that a person should know of, so that who
 -- was told about an earlier `since` is told again. `why` of a proposal: new, one_more (of two persons) or edited; of an
--- action in review its error code.
+-- action in review its error code; of a correction new, or no_effect where a person has sent it in vain.
 CREATE VIEW counterfoil.waiting_for_people WITH (security_invoker = true) AS
 SELECT 'proposal' AS kind, p.proposal_id AS id, p.tenant, p.run, coalesce(d.at, p.created_at) AS since, p.expires_at,
        CASE d.verdict WHEN 'approved' THEN 'one_more' WHEN 'edited' THEN 'edited' ELSE 'new' END AS why
@@ -30,7 +30,8 @@ LEFT JOIN LATERAL (
   FROM counterfoil.review AS r WHERE r.action_id = a.action_id) AS r ON true
 WHERE a.state = 'operator_review' AND r.open = 0      -- else a person has asked, and the reconciler is to answer
 UNION ALL
-SELECT 'correction', c.correction_id, c.tenant, c.run, c.open_since, NULL, 'correction'
+SELECT 'correction', c.correction_id, c.tenant, c.run, c.open_since, NULL,
+       CASE WHEN c.sent_as IS NULL THEN 'new' ELSE 'no_effect' END
 FROM counterfoil.correction AS c WHERE c.state = 'open';
 
 -- How many of the run's irreversible effects, its child runs' included, were sent although its pivot was still ahead: by
