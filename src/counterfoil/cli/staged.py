@@ -39,6 +39,8 @@ def pivot_facts(run: Row) -> list[tuple[str, object]]:
     match run["pivot"]:
         case None:
             return []
+        case "ahead" if run["state"] not in ("open", "closed"):
+            pivot = "never passed"
         case "ahead":
             pivot = "ahead: until a person has decided, only what can be taken back"
         case _:
