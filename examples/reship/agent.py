@@ -74,8 +74,10 @@ def main(order_id: str) -> None:
     try:
         with cf.run(f"reship-{order_id}", tenant="acme", actor="reship-bot") as run:
             proposal = reship(run, order_id, Words())
-            outcome = proposal.result(wait_s=0)
-            print(f"{proposal.id} {outcome.status}", outcome.code or "")
+            outcome = proposal.result()
+            if not outcome.suspend:  # decided: its steps may be under way
+                outcome = proposal.result(wait_s=20)
+            print(proposal.id, outcome.status, *([outcome.code] if outcome.code else []))
             match outcome.status:
                 case Status.AWAITING_APPROVAL:
                     print(f"a person decides: counterfoil proposal show {proposal.id}")
