@@ -93,7 +93,7 @@ def test_an_actor_does_not_approve_its_own(enqueue: Any, person: Any, world: Wor
     """Not by another case either, nor with blanks around its name."""
     enqueue("stripe_charge", CHARGE)
     [proposal] = person().waiting()
-    for name in ("bot", "BOT", "  Bot "):
+    for name in ("bot", "BOT", "  Bot ", "b o t", "bot\u00a0", "bot\t", "\uff42\uff4f\uff54"):
         own = refused(lambda name=name: person(name).approve(proposal))
         assert (own.code, "'bot'" in own.message) == ("own", True)
     world.settle()

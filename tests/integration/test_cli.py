@@ -374,12 +374,12 @@ def test_dry_runs_change_nothing_and_name_each_step(cli: Cli, rows: Rows) -> Non
     found = {step["action_id"]: (step["standing"], step["why"], step["undo_tool"]) for step in unwind["steps"]}
     assert [found[made[state]][0] for state in made] == ["withdraw", "evidence", "person", "compensate", "nothing"]
     assert found[made["succeeded"]] == ("compensate", None, "stripe_refund")
-    assert ("person", "no_compensation", None) in found.values()
+    assert ("correct", None, None) in found.values()
     said = cli("run", "unwind", "r1", "--dry-run", url=url).out
     for words in (
         "withdrawn: nothing was sent",
         "compensated by stripe_refund",
-        "waits for a person: nothing takes it",
+        "goes to a person: nothing takes it back",
     ):
         assert words in said
     cancel = cli("run", "cancel", "r1", "--dry-run", "--json", url=url)

@@ -182,6 +182,8 @@ def test_reject_and_unwind(cli: Cli, ask: Callable[..., str]) -> None:
     [line] = cli("list", "--json").json
     name = line["proposal_id"]
     assert cli("reject", name).code == 2
+    for reason in ("", "x" * 501):
+        assert cli("reject", name, "--reason", reason).code == 2
     assert cli("reject", name, "--reason", "wrong order", "--dry-run").code == 0
     done = cli("reject", name, "--reason", "wrong order", "--unwind")
     assert (done.code, done.out) == (0, f"{name}: rejected: nothing of it is sent; its run is taken back.\n")

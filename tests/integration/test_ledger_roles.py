@@ -127,11 +127,13 @@ approval_gate   .      .       .         .
 plan_follow     .      .       .         .
 serves          .      .       .         .
 decide          .      .       x         .
+person_key      .      .       .         .
 edit_step       .      .       x         .
 expire_proposal .      .       .         .
 expire_proposals .     x       .         .
 as_edited       x      .       x         .
 irreversible_before_pivot x x  x         x
+prune_notices   .      x       .         .
 """
 
 DECIDED_BY_A_PERSON = {("awaiting_approval", "ready")} | {

@@ -86,6 +86,37 @@ def said(row: dict[str, Any], contract: Contract | None = EXACT, **more: Any) ->
     return explain(row, more.get("attempts", ()), more.get("history", ()), terms)
 
 
+DECIDED = {"verdict": "approved", "by_person": "alice", "db_role": "op", "channel": "cli", "at": at(20)}
+
+
+def test_who_decided_is_told() -> None:
+    """Name, login, channel and verdict; digest and reason where the login may read them; and when it was used."""
+    row = action("executing", proposal_id="P-A", proposal_state="approved", lease_until=at(160))
+    terms = Terms(contract=EXACT)
+    approval = {"carried_from": None, "consumed_at": at(30), "expires_at": at(900), "created_at": at(20)}
+    told = [sentence.text for sentence in explain(row, (), (), terms, decisions=[DECIDED], approval=approval).known]
+    assert told[1:] == [
+        "alice (login op, by cli) approved it.",
+        "Its approval was used by its first claim: it serves no other.",
+    ]
+    full = {**DECIDED, "digest": "ab" * 32, "reason": "fine"}
+    unused = {**approval, "consumed_at": None, "carried_from": "apr_1"}
+    said = explain(action("ready", ready_at=at(90)), (), (), terms, decisions=[full], approval=unused)
+    assert f"approved it over {'ab' * 8}: fine." in text_of(said.known)
+    assert "within the bounds of an earlier approval" in text_of(said.known)
+    assert "Its approval serves until 2026-11-30T10:15:00Z" in text_of(said.next)
+
+
+def test_an_approved_step_waits_for_its_turn() -> None:
+    """Before the decision whoever decides its plan must act; after it nobody."""
+    row = action("proposed", proposal_id="P-A", decide_by=at(160))
+    before = said(row | {"proposal_state": "open", "people": 2})
+    assert [s.text for s in before.person] == ["Whoever decides its plan: `counterfoil proposal show P-A`."]
+    after = said(row | {"proposal_state": "approved"})
+    assert after.person == []
+    assert "its turn comes when the step before it has succeeded" in text_of(after.next)
+
+
 NEXT: dict[State, tuple[dict[str, Any], str]] = {
     State.PROPOSED: ({"deadline_at": at(160)}, "Its plan is decided, or it expires by 2026-11-30T10:02:40Z (in 1 min)."),
     State.AWAITING_APPROVAL: ({}, "Nothing is sent until it is approved; undecided, it expires; no time is set."),
@@ -226,7 +257,12 @@ def test_a_reader_is_told_by_what_followed(after: str, reason: str, expected: st
     [
         (Found(Succeeded("pi_1")), "succeeded", "found", "found it (pi_1; asked by alice): it is done"),
         (Absent(), "operator_review", "not_found", "was for an object that the provider does not have, or that"),
-        (Unknown("other_key"), "operator_review", "other_key", "found the object that was named, which was not made by"),
+        (
+            Unknown("other_key"),
+            "operator_review",
+            "other_key",
+            "found the object that was named, which was not made by",
+        ),
         (Absent(), "operator_review", "too_early", f"{NOTHING}: a person must judge (too_early)"),
         (None, "not_executed", "a person's word; nobody can be asked", f"{NONE}, and a person vouches for it"),
         (Absent(), "not_executed", "a person's word, and absent", f"{NOTHING}, and a person vouches for it"),

@@ -8,6 +8,12 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
                  WHERE role_name = session_user AND tenant_id IN (p_tenant, '*'))
 $$;
 
+-- Under what two names are one person's: without case, blanks, control signs, and wide or decorated forms of letters.
+CREATE FUNCTION counterfoil.person_key(p_name text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT lower(regexp_replace(normalize(p_name, NFKC), '[[:space:][:cntrl:]]', '', 'g'))
+$$;
+
 -- Approves or rejects, over the digest that the person was shown (for an approval, at least its first 16 digits). Two
 -- decisions at one moment: one stands, the other is told who decided. `answer`: approved, one_more (another person must
 -- approve too; `missing`), rejected, decided (see `decided_by`), expired, changed, own (the actor itself), same_person,
@@ -62,7 +68,7 @@ BEGIN
     RETURN;
   END IF;
 
-  IF lower(btrim(p_by)) = lower(btrim(p.actor)) THEN
+  IF counterfoil.person_key(p_by) = counterfoil.person_key(p.actor) THEN
     RETURN QUERY SELECT 'own', NULL::text, NULL::timestamptz, 0;
     RETURN;
   END IF;
@@ -79,7 +85,7 @@ BEGIN
   END IF;
   IF EXISTS (SELECT FROM counterfoil.decision AS d
              WHERE d.subject_id = p_proposal AND d.verdict = 'approved' AND d.digest = digest_now
-               AND (lower(btrim(d.by_person)) = lower(btrim(p_by)) OR d.db_role = session_user)) THEN
+               AND (counterfoil.person_key(d.by_person) = counterfoil.person_key(p_by) OR d.db_role = session_user)) THEN
     RETURN QUERY SELECT 'same_person', NULL::text, NULL::timestamptz, 1;
     RETURN;
   END IF;

@@ -257,7 +257,7 @@ BEGIN
     RETURN QUERY SELECT 'changed', NULL::text, NULL::text;
     RETURN;
   END IF;
-  IF lower(btrim(p_by)) = lower(btrim(about.actor)) THEN
+  IF counterfoil.person_key(p_by) = counterfoil.person_key(about.actor) THEN
     RETURN QUERY SELECT 'own', NULL::text, NULL::text;
     RETURN;
   END IF;
