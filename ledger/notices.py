@@ -83,5 +83,12 @@ def failed(ledger: Ledger, notice: Notice, *, delay_s: float, pause_s: float) ->
     ledger.rows(_SQL["pause_notices"], {"pause_s": pause_s})
 
 
+def prune(ledger: Ledger, *, older_s: float) -> int:
+    """Forgets what was told as long ago as that (thirty days at least) and waits no more; returns how many notices went."""
+    row = ledger.row(_SQL["prune_notices"], {"older_s": older_s})
+    assert row is not None
+    return int(row["pruned"])
+
+
 def _identity(notice: Notice) -> dict[str, object]:
     return {"subject_id": notice.subject_id, "kind": notice.kind, "since": notice.since}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from counterfoil.ledger import sweeps
+from counterfoil.ledger import notices, sweeps
 from counterfoil.ledger.connection import Ledger
 from counterfoil.reconciler.lookups import LookUps, known_tools
 from counterfoil.reconciler.notify import Notifier
@@ -17,6 +17,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.reconciler
 
 ORPHAN_AFTER_S = 3600.0
 """A look-up that is due for this long: every process that had the row's tool is gone. Longer than any deployment."""
+
+NOTICES_S = 90 * 86_400.0
+"""Told notices are kept for a quarter: long enough to answer who was told."""
 
 PIVOT_WITHIN_S = 3600.0
 """Runs that were called since then are looked at for what they sent too early; told once a tick for as long."""
@@ -87,6 +90,7 @@ class Reconciler:
         return self.notifier.tell()
 
     def make_partitions(self) -> int:
-        """The partitions of the next months; and, as seldom, the locks of effects that nobody wants any more go."""
+        """The partitions of the next months; and, as seldom, unwanted locks of effects and old notices go."""
         sweeps.prune_effect_locks(self.ledger, older_s=EFFECT_LOCKS_S)
+        notices.prune(self.ledger, older_s=NOTICES_S)
         return len(sweeps.make_partitions(self.ledger))

@@ -103,3 +103,6 @@ RETURNING subject_id;
 UPDATE counterfoil.notice SET next_try_at = counterfoil.now() + :pause_s * interval '1 second'
 WHERE told_at IS NULL AND next_try_at < counterfoil.now() + :pause_s * interval '1 second'
 RETURNING subject_id;
+
+-- name: prune_notices
+SELECT counterfoil.prune_notices(:older_s) AS pruned;

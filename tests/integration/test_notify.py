@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from counterfoil.ledger import notices
 from counterfoil.ledger.errors import ConfigError
 from counterfoil.reconciler.hooks import Command, Hook, Webhook
 from counterfoil.reconciler.notify import DELAY_MAX_S, PAUSE_S, Notifier
@@ -361,6 +362,23 @@ def test_both_hooks_must_take_it(rows: Rows, notifier: Callable[..., Notifier]) 
     rows.database.advance(PAUSE_S + 1)
     assert notifier(first, second).tell() == 1
     assert (len(first.documents), len(second.documents)) == (2, 2)
+
+
+def test_old_notices_go(rows: Rows, notifier: Callable[..., Notifier]) -> None:
+    """After a quarter what waits no more is forgotten; what still waits is kept, and so it is not told again."""
+    _, decided = propose(rows, run="decided")
+    worker = rows.ledger("worker")
+    in_review = rows.propose(run="reviewed", step="note", target="2")["action_id"]
+    rows.settle("person", worker, rows.claimed(worker, in_review))
+    heard = Heard()
+    assert notifier(heard).tell() == 2
+    assert decide(rows, decided, "rejected") == "rejected"
+    rows.database.advance(29 * DAY_S)
+    assert notices.prune(worker, older_s=0) == 0, "thirty days are the least"
+    rows.database.advance(62 * DAY_S)
+    assert notices.prune(worker, older_s=90 * DAY_S) == 1
+    assert [row["subject_id"] for row in rows.all("SELECT subject_id FROM counterfoil.notice")] == [in_review]
+    assert notifier(heard).tell() == 0
 
 
 def script(folder: Path, code: str) -> tuple[str, ...]:

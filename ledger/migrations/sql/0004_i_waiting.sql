@@ -66,8 +66,23 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         END
 $$;
 
+-- Notices that were told as long ago as that, at least thirty days, of what waits no more; those of what still waits are
+-- kept, since it would be told again.
+CREATE FUNCTION counterfoil.prune_notices(p_older_s double precision) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  n integer;
+BEGIN
+  DELETE FROM counterfoil.notice AS o
+  WHERE o.told_at < counterfoil.now() - greatest(p_older_s, 2592000) * interval '1 second'
+    AND NOT EXISTS (SELECT FROM counterfoil.waiting_for_people AS w WHERE w.id = o.subject_id);
+  GET DIAGNOSTICS n = ROW_COUNT;
+  RETURN n;
+END $$;
+
 REVOKE ALL ON counterfoil.waiting_for_people FROM PUBLIC;
-REVOKE ALL ON FUNCTION counterfoil.irreversible_before_pivot FROM PUBLIC;
+REVOKE ALL ON FUNCTION counterfoil.irreversible_before_pivot, counterfoil.prune_notices FROM PUBLIC;
 GRANT SELECT ON counterfoil.waiting_for_people TO counterfoil_worker, counterfoil_operator, counterfoil_reader;
 GRANT EXECUTE ON FUNCTION counterfoil.irreversible_before_pivot
   TO counterfoil_agent, counterfoil_worker, counterfoil_operator, counterfoil_reader;
+GRANT EXECUTE ON FUNCTION counterfoil.prune_notices TO counterfoil_worker;
