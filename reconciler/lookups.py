@@ -266,10 +266,11 @@ def _parts(
 ) -> Iterator[Sequence[tuple[UncertainAction, Call]]]:
     """What is asked together. A function is asked for one row at a time: all of them together may take longer than the
     lease. So is what a person has named, which is fetched by itself."""
-    together = [row for row in group if spec.adapter and row[0].asked != "happened"]
+    alone = [not spec.adapter or action.asked == "happened" for action, _ in group]
+    together = [row for row, is_alone in zip(group, alone, strict=True) if not is_alone]
     if together:
         yield together
-    yield from ([row] for row in group if row not in together)
+    yield from ([row] for row, is_alone in zip(group, alone, strict=True) if is_alone)
 
 
 def evidence_of(action: UncertainAction, finding: Finding | None) -> str:

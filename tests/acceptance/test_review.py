@@ -497,6 +497,10 @@ def test_what_is_listed_and_shown(
     """The list says why and exits 6; a reader's page has no receipt, reason or evidence, and its verbs are refused."""
     assert cli("review", "list")[0] == 0
     action_id = doubted()
+    for usage in (["happened", action_id], ["happened", action_id, "--receipt", " "], ["give-up", action_id]):
+        assert cli("review", *usage)[0] == 2
+    assert cli("review", "give-up", action_id, "--reason", "x" * 501)[0] == 2
+    assert cli("review", "ask-again", "act_" + "z" * 26)[0] == 3
     [receipt] = charge_ids(world)
     code, told = cli("review", "list")
     assert code == 6
