@@ -26,7 +26,7 @@ def ledger(rows: Rows) -> Ledger:
     return rows.ledger()
 
 
-def unread(rows: Rows, **changes: object) -> str:
+def unread(rows: Rows, **changes: Any) -> str:
     return str(rows.propose(reads_version=True, **changes)["action_id"])
 
 
@@ -141,7 +141,7 @@ def test_a_plan_stops_with_what_cannot_be_read(rows: Rows, ledger: Ledger) -> No
     agent.execute(
         "SELECT FROM counterfoil.open_plan('P-AAAAAAAAAAAA', 'acme', 'r1', 'bot', '', 1, 3600, NULL::timestamptz, 5)"
     )
-    plan = {"run": "r1", "proposal": "P-AAAAAAAAAAAA"}
+    plan: dict[str, Any] = {"run": "r1", "proposal": "P-AAAAAAAAAAAA"}
     first = str(rows.propose(**plan, place=1, target="1")["action_id"])
     second = unread(rows, **plan, place=2, target="2")
     rows.execute(second, "lookup_count = 5")
