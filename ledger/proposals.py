@@ -343,8 +343,9 @@ def edit_step(
     }
     try:
         row = _answered(ledger, _SQL["edit_step"], params, action_id)
-    except psycopg.errors.UniqueViolation:
-        return Decided(answer=Answer.ONCE_TAKEN)
+    except psycopg.errors.UniqueViolation as error:  # somebody was first, and nothing was changed
+        is_once = error.diag.constraint_name == "action_once"
+        return Decided(answer=Answer.ONCE_TAKEN if is_once else Answer.CHANGED)
     return Decided(answer=Answer(row["answer"]))
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -157,11 +160,46 @@ def test_an_edited_call_runs_as_edited_once(world: World, client: Any, person: A
     assert states == [(1, "cancelled", "edited_by_reviewer"), (2, "succeeded", None)]
 
 
+def test_edited_and_approved_at_the_same_moment(
+    world: World, enqueue: Any, person: Any, charged: Any, sql: Any
+) -> None:
+    """Twenty times: either the approval stands and the edit is told, or the edit does and the old digest is; what was
+    approved is charged, once."""
+    alice, bob = person("alice"), person("bob", "operator2")
+    for number in range(20):
+        enqueue("stripe_charge", CHARGE | {"order_id": f"o{number}"}, run=f"r{number}")
+    digests = {proposal: alice.show(proposal).digest for proposal in alice.waiting()}
+    barrier = Barrier(2, timeout=20)
+
+    def at_once(decide: Callable[[], object]) -> str:
+        barrier.wait()
+        try:
+            decide()
+        except DecisionRefused as no:
+            return no.code
+        return "done"
+
+    approved = 0
+    with ThreadPoolExecutor(2) as threads:
+        for proposal, digest in digests.items():
+            one = threads.submit(at_once, partial(alice.approve, proposal, digest))
+            other = threads.submit(at_once, partial(bob.edit, proposal, amount_minor=300))
+            told = one.result(30), other.result(30)
+            assert told in [("done", "decided"), ("changed", "done")], told
+            approved += told[0] == "done"
+    world.settle()
+    assert charged() == [500] * approved
+    assert sql("SELECT count(*) FROM counterfoil.action WHERE state = 'awaiting_approval'") == [(20 - approved,)]
+
+
 def test_what_an_edit_is_refused(world: World, enqueue: Any, person: Any) -> None:
-    """Nothing changed, an argument that the tool refuses, a step that is not there, one that somebody has decided."""
+    """Nothing changed, an argument that the tool refuses, a step that is not there, one that somebody has decided, and
+    what another action may do once only."""
     enqueue("stripe_charge", CHARGE)
     [proposal] = person().waiting()
     alice = person()
+    enqueue("stripe_charge", CHARGE | {"order_id": "1183"}, step="s2")
+    assert refused(lambda: alice.edit(proposal, order_id="1183")).code == "once_taken"
     assert refused(lambda: alice.edit(proposal, amount_minor=500)).code == "unchanged"
     for place, changes in ((1, {"amount_minor": -1}), (1, {"amount": 3}), (1, {"tenant": "globex"}), (2, {})):
         with pytest.raises(ArgumentError):
