@@ -6,13 +6,17 @@ Mail goes to the mail service, which deduplicates nothing that is sent directly:
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import requests
 
-from counterfoil import Of, tool
+from counterfoil import Of, Run, tool
+from counterfoil.ledger.connection import Ledger
+from counterfoil.people import proposals
 from counterfoil.testing import World
 
+ORDER = {"order": "1182"}
 NO_ADDRESS = "nobody"
 """An order for which no letter of correction can be written."""
 
@@ -138,3 +142,30 @@ class Office:
                                                                       "key": key})  # fmt: skip
 
         return [ticket, charge, hold, capture, draft, send_draft, take_back, send_mail, memo, post]
+
+
+class Plan:
+    """A run that has staged a hold and a draft, and proposed to capture the one and send the other."""
+
+    def __init__(self, run: Run, world: World, operator_url: str) -> None:
+        self.run, self._world, self._operator_url = run, world, operator_url
+        self.hold, self.draft = self._staged("hold"), self._staged("draft")
+
+    def _staged(self, tool: str) -> str:
+        self.run.stage(tool, ORDER, wait_s=0)
+        self._world.settle()
+        told = self.run.stage(tool, ORDER, wait_s=0)
+        assert (told.status, told.action_id is not None) == ("succeeded", True)
+        return str(told.action_id)
+
+    def propose(self) -> str:
+        """The proposal's id."""
+        steps = [("capture", {**ORDER, "of": self.hold}), ("send_draft", {**ORDER, "of": self.draft})]
+        return self.run.propose(steps, note="customer's parcel was lost").id
+
+    def approve(self) -> None:
+        """A person decides on all of it."""
+        name, registry = self.propose(), self._world.registry
+        with closing(Ledger(self._operator_url)) as ledger:
+            digest = proposals.show(ledger, name, registry=registry).digest
+            proposals.approve(ledger, name, digest=digest, by="alice", channel="api", registry=registry)

@@ -11,6 +11,7 @@ import pytest
 import requests
 from tests.acceptance.drafts import Mail
 from tests.acceptance.gates import Gates, open_gates
+from tests.acceptance.office import Office, Plan
 
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.tool import tool
@@ -163,6 +164,23 @@ def _replay_an_approval(gates: Gates) -> None:
     assert forged == 1
     gates.deliver(approved, other)
     gates.world.settle()
+
+
+@pytest.mark.guard("carried_on")
+def test_carried_on(world: World, client, database: Database) -> None:
+    """Of a hold that was captured the capture alone is refunded: the hold is not released on top of it."""
+    office = Office(world)
+    registry = Registry()
+    for function in office.tools:
+        registry.add(function.__counterfoil_tool__)
+    registry.resolve()
+    world.registry = registry
+    plan = Plan(client().run("r1", tenant="acme", actor="bot"), world, database.url("operator"))
+    plan.approve()
+    world.work()
+    plan.run.unwind("stop")
+    world.settle()
+    assert sorted(office.undone()) == ["capture 1182", "draft 1182"]
 
 
 def _lose_lease_and_earn_absence(world: World) -> None:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.acceptance.office import Office
+from tests.acceptance.office import Office, Plan
 
 from counterfoil import Counterfoil
 from counterfoil.ledger import unwinds
-from counterfoil.ledger.connection import Ledger
-from counterfoil.outbox.handle import Run
-from counterfoil.people import proposals
 from counterfoil.providers.registry import Registry
 from counterfoil.testing import World
 
 if TYPE_CHECKING:
     from tests.conftest import Database
-
-ORDER = {"order": "1182"}
 
 
 @pytest.fixture
@@ -32,42 +26,10 @@ def office(world: World, use_tools: Callable[..., None], monkeypatch: pytest.Mon
     return made
 
 
-class Plan:
-    """A run that has staged a hold and a draft, and proposed to capture the one and send the other."""
-
-    def __init__(self, run: Run, world: World, approve: Callable[[str], None]) -> None:
-        self.run, self._world, self._approve = run, world, approve
-        self.hold, self.draft = self._staged("hold"), self._staged("draft")
-
-    def _staged(self, tool: str) -> str:
-        self.run.stage(tool, ORDER, wait_s=0)
-        self._world.settle()
-        told = self.run.stage(tool, ORDER, wait_s=0)
-        assert (told.status, told.action_id is not None) == ("succeeded", True)
-        return str(told.action_id)
-
-    def propose(self) -> str:
-        """The proposal's id."""
-        steps = [("capture", {**ORDER, "of": self.hold}), ("send_draft", {**ORDER, "of": self.draft})]
-        return self.run.propose(steps, note="customer's parcel was lost").id
-
-    def approve(self) -> None:
-        """A person decides on all of it."""
-        self._approve(self.propose())
-
-
 @pytest.fixture
 def plan(world: World, office: Office, client: Callable[..., Counterfoil], database: Database) -> Plan:
     """Staged, and nothing proposed yet."""
-
-    def approve(proposal_id: str) -> None:
-        with closing(Ledger(database.url("operator"))) as ledger:
-            shown = proposals.show(ledger, proposal_id, registry=world.registry)
-            proposals.approve(
-                ledger, proposal_id, digest=shown.digest, by="alice", channel="api", registry=world.registry
-            )
-
-    made = Plan(client().run("r1", tenant="acme", actor="bot"), world, approve)
+    made = Plan(client().run("r1", tenant="acme", actor="bot"), world, database.url("operator"))
     assert office.done() == ["hold 1182", "draft 1182"]
     return made
 

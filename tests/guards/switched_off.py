@@ -9,7 +9,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from counterfoil.ledger import claims
+from counterfoil.ledger import claims, unwind_steps
 from counterfoil.reconciler import verdict
 from counterfoil.workers import executor, guards
 from counterfoil.workers.executor import Executor
@@ -80,11 +80,16 @@ def version(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(executor, "is_versioned", lambda _: False)
 
 
+def carried_on(patch: pytest.MonkeyPatch) -> None:
+    """An unwind takes a staged step back beside the step that committed it, and the database lets it."""
+    patch.setattr(unwind_steps, "_carried", lambda *_: None)
+
+
 GUARDS: dict[str, Patch] = {
     patch.__name__: patch
     for patch in (
         *(claim_condition, settle_token, send_fence, doubt, absence_window, ttl_at_send),
-        *(approval_gate, approval_digest, caps, version),
+        *(approval_gate, approval_digest, caps, version, carried_on),
     )
 }
 
@@ -96,8 +101,14 @@ DO $do$ BEGIN
 END $do$
 """
 
+CARRIED_ON_IN_THE_DATABASE = """
+CREATE OR REPLACE FUNCTION counterfoil.is_carried_on(p_parent counterfoil.action, p_child counterfoil.action)
+RETURNS boolean LANGUAGE sql STABLE AS 'SELECT false'
+"""
+
 IN_THE_DATABASE = {
     "doubt": DOUBT_IN_THE_DATABASE,
+    "carried_on": CARRIED_ON_IN_THE_DATABASE,
     "approval_gate": "ALTER TABLE counterfoil.action DISABLE TRIGGER approval_gate",
 }
 
