@@ -44,7 +44,7 @@ class State(StrEnum):
     """Settled: the provider definitely refused for good, or absence was earned and nothing may be sent again."""
 
     NOT_EXECUTED = "not_executed"
-    """Settled: absence was earned and no attempt is left."""
+    """Settled: absence was earned and no attempt is left, or a person says so and nobody contradicts it."""
 
     CANCELLED = "cancelled"
     """Settled: withdrawn before anything was sent."""

@@ -33,7 +33,7 @@ def doubted(world: World, enqueue: Any, sql: Any) -> Any:
     """A charge whose only answer was lost to `fault`, and that has come up for a person."""
 
     def make(fault: str = "504_after_commit", step: str = "fee", **changes: Any) -> str:
-        late = {"delay_s": 1.5} if "then_commit" in fault else {}
+        late: dict[str, Any] = {"delay_s": 1.5} if "then_commit" in fault else {}
         world.sandbox.stripe.fault(fault, on=CREATE, **late)
         action_id = enqueue("stripe_charge", CHARGE | changes, step)
         assert world.work() == 1

@@ -21,7 +21,7 @@ MEANS: Mapping[State, str] = {
     State.OPERATOR_REVIEW: "evidence is missing or contradictory; only a person moves it on",
     State.SUCCEEDED: "done, with the provider's receipt on record",
     State.PERMANENT_FAILURE: "refused for good; nothing was done",
-    State.NOT_EXECUTED: "looked up and proved absent; nothing was done",
+    State.NOT_EXECUTED: "proved absent, or a person vouches for it; nothing was done",
     State.CANCELLED: "withdrawn before anything was done",
     State.STALE: "too late, or the target has changed; nothing was done",
     State.COMPENSATED: "was done, and has been taken back",
