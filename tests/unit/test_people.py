@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from counterfoil.ledger.canonical import canonical_json
+from counterfoil.ledger.errors import ArgumentError
 from counterfoil.people.amounts import money, told, totals
 from counterfoil.people.proposals import value_of
 from counterfoil.people.readable import values_of, visible
+from counterfoil.providers.arguments import arguments_of
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -88,3 +95,28 @@ def test_two_texts_are_told_apart(one: str, other: str) -> None:
 def test_what_people_type_for_an_argument(typed: str, recorded: object, value: object) -> None:
     """JSON, or a text; where a text stands, what is typed is a text."""
     assert value_of(typed, recorded) == value
+
+
+KINDS: dict[str, object] = {"int": int, "float": float, "str": str, "bool": bool, "JsonValue": JsonValue}
+GIVEN: dict[str, object] = {"`1`": 1, "`1.0`": 1.0, '`"1"`': "1", "`true`": True}
+
+
+@pytest.mark.case("G5")
+def test_the_table_of_values_that_look_alike() -> None:
+    """docs/approvals.md says of each kind of argument which of 1, 1.0, "1" and true it lets in, and as which text."""
+    rows = re.findall(r"^\| (?:`(\w+)`|declared) \|(.*)\|$", (ROOT / "docs" / "approvals.md").read_text(), re.MULTILINE)
+    told = {kind: [cell.strip() for cell in cells.split("|")] for kind, cells in rows}
+    columns = told.pop("")
+    assert sorted(told) == sorted(KINDS)
+    for kind, cells in told.items():
+
+        def function(n: object) -> None: ...
+
+        function.__annotations__["n"] = KINDS[kind]
+        model, _ = arguments_of(function)
+        for column, cell in zip(columns, cells, strict=True):
+            try:
+                text = canonical_json(model.validate({"n": GIVEN[column]})["n"])
+            except ArgumentError:
+                text = "refused"
+            assert text == cell, (kind, column)
