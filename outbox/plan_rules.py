@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from counterfoil.ledger.errors import ArgumentError, CounterfoilError, NotAllowed, StepConflict
 from counterfoil.ledger.states import NOTHING_DONE, UNSETTLED, State
@@ -24,6 +25,8 @@ from counterfoil.outbox.steps import (
 
 STEPS_MAX = 100
 """Nobody reads more than that before deciding."""
+
+Decided = Literal["open", "approved", "rejected", "expired"]
 
 Same = tuple[str, str, str | None]
 """What makes two steps the same one: tool, arguments' hash, and the action that it is about."""
@@ -47,7 +50,7 @@ class RecordedPlan:
     proposed."""
 
     proposal_id: str
-    is_open: bool
+    decision: Decided
     steps: tuple[Same, ...]
 
 
@@ -81,10 +84,12 @@ def decide_plan(
     for plan in plans:
         if plan.steps == asked and not _was_told_to_fail(view, plan, handle):
             return Existing(plan.proposal_id)
+        if plan.steps == asked and plan.decision == "rejected":
+            return _refused(f"a reviewer has rejected this plan ({plan.proposal_id}).", _AFTER_A_NO)
     replaced = [
         action
         for plan in plans
-        if plan.is_open
+        if plan.decision == "open"
         for action in view.actions
         if action.proposal_id == plan.proposal_id and action.state in UNDECIDED
     ]
@@ -103,7 +108,7 @@ def _was_told_to_fail(view: RunView, plan: RecordedPlan, handle: HandleView) -> 
     steps = [action for action in view.actions if action.proposal_id == plan.proposal_id]
     done = sum(action.state in (State.SUCCEEDED, State.COMPENSATED) for action in steps)
     return (
-        not plan.is_open
+        plan.decision != "open"
         and done < len(plan.steps)
         and all(action.settled and handle.has_had(action) for action in steps)
     )
@@ -111,7 +116,7 @@ def _was_told_to_fail(view: RunView, plan: RecordedPlan, handle: HandleView) -> 
 
 def _is_busy(standing: Sequence[ActionView], plans: Sequence[RecordedPlan]) -> CounterfoilError | None:
     """Nothing of the run may be on its way, and an approved plan goes to its end first."""
-    decided = {plan.proposal_id for plan in plans if not plan.is_open}
+    decided = {plan.proposal_id for plan in plans if plan.decision != "open"}
     for action in standing:
         if action.proposal_id in decided and action.place is not None and not action.settled:
             return NotAllowed(
@@ -156,12 +161,9 @@ def _call_is_refused(
     i: int, step: PlanStep, view: RunView, standing: Sequence[ActionView], once: Collection[str]
 ) -> CounterfoilError | None:
     call = step.call
-    no = said_no(view, call)
+    no = said_no(view, call, in_plan=True)
     if no is not None:
-        return NotAllowed(
-            f"step {i} was rejected by a reviewer ({no.action_id}).",
-            fix="The same is not proposed again, and after a second rejection a person decides how to go on.",
-        )
+        return NotAllowed(f"step {i} was rejected by a reviewer ({no.action_id}).", fix=_AFTER_A_NO)
     if call.once_key in once:
         return ArgumentError("may happen once, and stands in the plan twice.", path=f"$[{i}]", code="duplicate")
     for action in standing:
@@ -199,6 +201,11 @@ def _places(view: RunView, replaced: Sequence[ActionView], steps: Sequence[PlanS
         else:
             places.append(Record(label, there.revision + 1, seq, supersedes=there.action_id))
     return tuple(places)
+
+
+_AFTER_A_NO = (
+    "The same is not proposed again, another plan once; after a second rejection a person decides how to go on."
+)
 
 
 def _in_the_way(action: ActionView, why: str) -> NotAllowed:

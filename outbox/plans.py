@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import assert_never
+from typing import assert_never, cast
 
 from counterfoil.ledger.canonical import canonical_json, load_stored, parse_arguments
 from counterfoil.ledger.errors import (
@@ -26,9 +26,18 @@ from counterfoil.ledger.queries import load
 from counterfoil.ledger.states import State
 from counterfoil.outbox.calling import Arguments, Calls
 from counterfoil.outbox.intents import CheckedCall, check_call
-from counterfoil.outbox.plan_rules import STEPS_MAX, Existing, Open, PlanStep, RecordedPlan, decide_plan
+from counterfoil.outbox.plan_rules import (
+    STEPS_MAX,
+    Decided,
+    Existing,
+    Open,
+    PlanStep,
+    RecordedPlan,
+    Same,
+    decide_plan,
+)
 from counterfoil.outbox.pool import Row, Transaction
-from counterfoil.outbox.recording import RACES_MAX, json_rows, run_view
+from counterfoil.outbox.recording import RACES_MAX, json_rows, over_cap, run_view
 from counterfoil.outbox.steps import HandleView, Refused, WantedCall
 from counterfoil.providers.spec import ToolSpec
 
@@ -189,6 +198,11 @@ class Plans:
         if opened["answer"] != "opened":
             raise StepRace("another transaction opened this plan.", fix="Run it again.")
         for i, (step, place) in enumerate(zip(steps, plan.places, strict=True)):
+            if over_cap(transaction, step.call, place.supersedes):
+                raise NotAllowed(
+                    f"step {i} is more than `{step.call.spec.name}` or its effect may do here.",
+                    fix="Leave it out of the plan, or raise the cap.",
+                )
             intent = step.call.at(
                 place.step,
                 place.revision,
@@ -285,12 +299,12 @@ def _check_note(note: str) -> None:
 
 def _plans(rows: Sequence[Row]) -> list[RecordedPlan]:
     """The rows are steps as they were proposed, the newest plan first, its steps in their order."""
-    steps: dict[tuple[str, bool], list[tuple[str, str, str | None]]] = {}
+    steps: dict[tuple[str, Decided], list[Same]] = {}
     for row in rows:
         about = row["parent_action_id"]
         same = (str(row["tool"]), str(row["arguments_sha256"]), None if about is None else str(about))
-        steps.setdefault((str(row["proposal_id"]), bool(row["is_open"])), []).append(same)
-    return [RecordedPlan(proposal, is_open, tuple(same)) for (proposal, is_open), same in steps.items()]
+        steps.setdefault((str(row["proposal_id"]), cast("Decided", row["decision"])), []).append(same)
+    return [RecordedPlan(proposal, decision, tuple(same)) for (proposal, decision), same in steps.items()]
 
 
 def _taken(i: int, found: Row) -> CounterfoilError:

@@ -129,7 +129,7 @@ class Recorder:
     def _recorded(self, transaction: Transaction, call: PlacedCall, place: Record, *, may_wait: bool) -> Met:
         """Writes the new action, or finds the one that the ledger holds in its place, or in its way."""
         wanted = call.wanted
-        if self._over_cap(transaction, call.checked, place.supersedes):
+        if over_cap(transaction, call.checked, place.supersedes):
             return Blocked(NextStep.LIMIT_REACHED)
         intent = call.checked.at(
             place.step,
@@ -155,17 +155,6 @@ class Recorder:
             raise StepConflict(f"step {place.step!r} of this run is recorded with tool {found['tool']!r}.")
         return Meant(action_id, found["state"] in SETTLED, already_done=not by_step)
 
-    def _over_cap(self, transaction: Transaction, checked: CheckedCall, supersedes: str | None) -> bool:
-        """Whether caps leave no room for one more call of this kind. A worker looks again, right before it sends."""
-        spec, caps, effect = checked.spec, checked.rules.caps, checked.spec.effect or ""
-        if not caps.capped(spec.name, effect):
-            return False
-        key: dict[str, object] = {"tenant": self._tenant, "run": self._run, "tool": spec.name, "effect": effect}
-        this = {"currency": checked.currency, "action_id": supersedes or "", "recorded_at": None, "at": None}
-        use = transaction.row(CAP_USE, {**key, **this, "without_rivals": False})
-        assert use is not None
-        return caps.exceeded(use, spec.name, effect, amount_minor=checked.amount_minor) is not None
-
     def _add_ref(self, transaction: Transaction, view: RunView, call: PlacedCall, action_id: str) -> None:
         """The framework's name for this call now stands for the action, too; beyond the cap it is not remembered."""
         ref = call.wanted.ref
@@ -173,6 +162,18 @@ class Recorder:
         if ref is not None and ref not in known and len(known) < self._limits.refs_per_step_max:
             params = {"tenant": self._tenant, "run": self._run, "ref": ref, "action_id": action_id}
             transaction.row(_SQL["add_ref"], params)
+
+
+def over_cap(transaction: Transaction, checked: CheckedCall, supersedes: str | None) -> bool:
+    """Whether caps leave no room for one more call of this kind. A worker looks again, right before it sends."""
+    spec, caps, effect = checked.spec, checked.rules.caps, checked.spec.effect or ""
+    if not caps.capped(spec.name, effect):
+        return False
+    key: dict[str, object] = {"tenant": checked.tenant, "run": checked.run, "tool": spec.name, "effect": effect}
+    this = {"currency": checked.currency, "action_id": supersedes or "", "recorded_at": None, "at": None}
+    use = transaction.row(CAP_USE, {**key, **this, "without_rivals": False})
+    assert use is not None
+    return caps.exceeded(use, spec.name, effect, amount_minor=checked.amount_minor) is not None
 
 
 def run_view(read: Row, rows: Mapping[str, Row]) -> RunView:

@@ -368,10 +368,17 @@ UNDECIDED = frozenset({State.PROPOSED, State.AWAITING_APPROVAL})
 _COMMITS = (ToolClass.COMPENSATABLE, ToolClass.IRREVERSIBLE)
 
 
-def said_no(view: RunView, call: WantedCall) -> ActionView | None:
-    """The rejected action for which this call is not proposed again: the same arguments, or the second rejection."""
+def said_no(view: RunView, call: WantedCall, *, in_plan: bool = False) -> ActionView | None:
+    """The rejected action for which this call is not proposed again: the same arguments, or the second rejection.
+
+    Of a plan that was rejected nobody knows which step was meant, so a step may stand once more `in_plan`, in another one.
+    """
     about_it = [action for action in view.actions if call.has_effect_of(action) and action.rejected]
-    same = any(call.tool == action.tool and call.arguments_sha256 in action.rejected for action in about_it)
+    same = any(
+        call.tool == action.tool and call.arguments_sha256 in action.rejected
+        for action in about_it
+        if action.place is None or not in_plan
+    )
     return about_it[-1] if same or sum(action.rejections for action in about_it) > 1 else None
 
 

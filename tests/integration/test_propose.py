@@ -25,6 +25,7 @@ from counterfoil import (
 )
 from counterfoil.ledger.errors import CounterfoilError
 from counterfoil.outbox.pool import Transaction
+from counterfoil.settings_providers import ToolSettings
 
 __all__ = ["desk", "shop"]  # fixtures
 
@@ -267,6 +268,29 @@ def test_a_rejected_plan_is_remembered(desk: Desk) -> None:
         desk.run.propose([("capture", {"of": hold, "amount": 300})])
 
 
+def test_a_rejected_or_expired_plan_is_told_to_whoever_begins_anew(desk: Desk) -> None:
+    """After a crash the same call tells what was decided; a rejected plan may be answered by another one, once, that holds
+    steps of it."""
+    hold, draft = desk.staged("hold"), desk.staged("draft")
+    steps: list[Any] = [("capture", {"of": hold}), ("send", {"of": draft})]
+    plan = desk.run.propose(steps)
+    desk.decide(plan, "rejected", reason="no mail")
+    again = desk.open(seen=2).propose(steps)
+    assert (again.id, again.result().value) == (plan.id, {"reason": "no mail"})
+    less = desk.run = desk.open(seen=4)
+    second = less.propose(steps[:1])
+    desk.advance(desk.world.settings.approval.expiry_s + 1)
+    desk.world.settle()
+    assert desk.open(seen=4).propose(steps[:1]).id == second.id
+    assert second.result().status is Status.STALE
+    third = desk.open(seen=5).propose(steps[:1])
+    assert third.result().status is Status.AWAITING_APPROVAL
+    desk.decide(third, "rejected")
+    third.result()
+    with pytest.raises(NotAllowed, match="rejected"):
+        desk.open(seen=6).propose([("capture", {"of": hold, "amount": 5})])
+
+
 def test_open_proposals_of_a_run_are_few(desk: Desk) -> None:
     """Three wait for people: a plan is refused, and the next gated call is told the limit."""
     for number in range(3):
@@ -275,6 +299,19 @@ def test_open_proposals_of_a_run_are_few(desk: Desk) -> None:
         desk.run.propose([("note", {"order": "o1"})])
     told = desk.run.call("ask", {"order": "o9"}, wait_s=0)
     assert (told.status, told.next_step) == (Status.BLOCKED, NextStep.LIMIT_REACHED)
+
+
+def test_caps_hold_for_the_steps_of_a_plan(desk: Desk) -> None:
+    """Two of a kind where one is allowed: refused, whole; another plan in place of the first counts the first no more."""
+    desk.world.settings = desk.world.settings.model_copy(update={"tool": {"note": ToolSettings(count_per_run_max=1)}})
+    desk.cf = desk.client()
+    run = desk.open()
+    with pytest.raises(NotAllowed, match="step 1"):
+        run.propose([("note", {"order": "o1"}), ("note", {"order": "o2"})])
+    assert desk.counted() == (0, 0)
+    run.propose([("note", {"order": "o1"})])
+    run.propose([("note", {"order": "o2"})])
+    assert desk.counted() == (2, 2)
 
 
 @pytest.mark.parametrize("margin", [60.0, -60.0])

@@ -63,8 +63,8 @@ def refused(decision: PlanDecision, kind: type[Exception], *words: str) -> None:
 
 
 ASKED = (("capture", "asked", None),)
-OPEN = RecordedPlan("P-1", is_open=True, steps=ASKED)
-APPROVED = replace(OPEN, is_open=False)
+OPEN = RecordedPlan("P-1", decision="open", steps=ASKED)
+APPROVED = replace(OPEN, decision="approved")
 
 
 def test_steps_get_the_next_numbers_in_their_order() -> None:
@@ -96,11 +96,15 @@ def test_the_same_steps_are_the_same_plan() -> None:
 def test_a_plan_that_failed_is_the_same_until_its_caller_knows() -> None:
     """Whoever begins anew is told of the failure; whoever was told may want the same again."""
     steps = (("capture", "asked", None), ("send", "asked", None))
-    plan = RecordedPlan("P-1", is_open=False, steps=steps)
+    plan = RecordedPlan("P-1", decision="approved", steps=steps)
     rows = (planned(2, S.PERMANENT_FAILURE, 1), planned(3, S.CANCELLED, 2, tool="send", effect="send"))
     asked = (step(), step("send"))
     assert met(*asked, rows=rows, plans=(plan,), handle=HandleView(seen=2)) == Existing("P-1")
     assert met(*asked, rows=rows, plans=(plan,)) == Open((Record(4, 1, 4), Record(5, 1, 5)))
+    stale = tuple(replace(action, state=S.STALE) for action in rows)
+    expired = replace(plan, decision="expired")
+    assert met(*asked, rows=stale, plans=(expired,), handle=HandleView(seen=2)) == Existing("P-1")
+    assert isinstance(met(*asked, rows=stale, plans=(expired,)), Open)
     done = tuple(replace(action, state=S.SUCCEEDED) for action in rows)
     assert met(*asked, rows=done, plans=(plan,)) == Existing("P-1")
 
@@ -138,12 +142,24 @@ def test_of_is_a_succeeded_action_of_the_run_that_no_other_step_is_about() -> No
 
 
 def test_what_a_reviewer_rejected_is_not_proposed_again() -> None:
-    """The same arguments never; others once; after a second rejection nothing."""
-    no = planned(2, S.CANCELLED, 1, target="o1", last_error_code="rejected_by_reviewer")
+    """A single call that was rejected is no step of a plan, with the same arguments; with others it is, once."""
+    no = row(2, S.CANCELLED, tool="capture", effect="capture", target="o1", last_error_code="rejected_by_reviewer")
     refused(met(step(), rows=(no,)), NotAllowed, "a2")
     assert isinstance(met(step(arguments_sha256="new"), rows=(no,)), Open)
     again = replace(no, action_id="a3", step="3", arguments_sha256="new")
     refused(met(step(arguments_sha256="newer"), rows=(no, again)), NotAllowed)
+
+
+def test_a_rejected_plan_is_answered_by_another_one() -> None:
+    """The same list never again; one that differs may hold steps of it, once; after the second rejection none."""
+    no = planned(2, S.CANCELLED, 1, target="o1", last_error_code="rejected_by_reviewer")
+    plan = replace(OPEN, decision="rejected")
+    assert met(step(), rows=(no,), plans=(plan,), handle=HandleView()) == Existing("P-1"), "it was not told yet"
+    refused(met(step(), rows=(no,), plans=(plan,)), NotAllowed, "P-1")
+    assert isinstance(met(step(), step("send"), rows=(no,), plans=(plan,)), Open)
+    again = replace(no, action_id="a3", step="3", proposal_id="P-2")
+    refused(met(step(), step("open"), rows=(no, again), plans=(plan,)), NotAllowed, "step 0")
+    assert isinstance(met(step("open"), rows=(no, again), plans=(plan,)), Open), "nobody has rejected that"
 
 
 def test_what_may_happen_once_stands_once() -> None:
