@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from counterfoil.ledger.caps import Caps, CapTable
+from counterfoil.ledger.errors import ConfigError
 from counterfoil.outbox.intents import DoorRules
 from counterfoil.outbox.steps import Limits
 
 if TYPE_CHECKING:
+    from counterfoil.providers.spec import ToolSpec
     from counterfoil.settings import Settings
     from counterfoil.settings_providers import CapSettings
 
@@ -42,6 +44,15 @@ def run_limits(settings: Settings) -> Limits:
         refs_per_step_max=settings.limits.refs_per_step_max,
         proposals_open_max=settings.limits.proposals_open_per_run_max,
     )
+
+
+def check_caps(spec: ToolSpec, settings: Settings) -> None:
+    """Raises `ConfigError` for a cap on amounts of a tool that has none: it would stop every call."""
+    given = settings.tool.get(spec.name)
+    for name in ("amount_per_run_max_minor", "amount_per_day_max_minor"):
+        if given is not None and spec.amount is None and getattr(given, name) is not None:
+            key = f"tool.{spec.name}.{name}"
+            raise ConfigError(f"{key}: this tool declares no amount.", key=key, fix="Use a count, or declare `amount`.")
 
 
 def _caps(given: CapSettings) -> Caps:

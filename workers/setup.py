@@ -11,7 +11,7 @@ from functools import cache
 
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ConfigError
-from counterfoil.outbox.setup import door_rules
+from counterfoil.outbox.setup import check_caps, door_rules
 from counterfoil.providers.contract import Contract
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.pool import AdapterPool
@@ -63,7 +63,7 @@ def terms_from(settings: Settings, registry: Registry | None = None) -> Terms:
 
     for spec in registry:
         check_contract(spec.name, contract(spec), spec.provider, settings)
-        _check_caps(spec, settings)
+        check_caps(spec, settings)
     return Terms(
         registry=registry,
         pool=AdapterPool(lambda provider: provider_config(provider, settings)),
@@ -103,15 +103,6 @@ def executor_from(
         points=points,
         stopping=stopping,
     )
-
-
-def _check_caps(spec: ToolSpec, settings: Settings) -> None:
-    """A cap on amounts of a tool that has none would stop every call of it."""
-    given = settings.tool.get(spec.name)
-    for name in ("amount_per_run_max_minor", "amount_per_day_max_minor"):
-        if given is not None and spec.amount is None and getattr(given, name) is not None:
-            key = f"tool.{spec.name}.{name}"
-            raise ConfigError(f"{key}: this tool declares no amount.", key=key, fix="Use a count, or declare `amount`.")
 
 
 def provider_config(provider: str, settings: Settings) -> object:

@@ -434,6 +434,24 @@ def test_config_show_hides_what_holds_a_password(cli: Cli) -> None:
         assert "lease_s" in answer.out
 
 
+@pytest.mark.parametrize(
+    ("table", "key", "told"),
+    [
+        ("[effect.chrage]\ncount_per_day_max = 5", "effect.chrage", "'charge'"),
+        ("[tool.stripe_chrage]\ncount_per_day_max = 5", "tool.stripe_chrage", "'stripe_charge'"),
+        ("[tool.jira_close]\namount_per_day_max_minor = 5", "tool.jira_close.amount_per_day_max_minor", "amount"),
+        ("[effect.charge]\ncount_per_day_max = 5", None, ""),
+    ],
+)
+def test_config_check_refuses_caps_of_nothing(cli: Cli, table: str, key: str | None, told: str) -> None:
+    """A cap that would stop nothing, as after a slip of the pen, or everything, is no sound configuration."""
+    tools = '["counterfoil.providers.stripe.tools", "counterfoil.providers.jira.tools"]'
+    Path("counterfoil.toml").write_text(f"tools = {tools}\n{table}\n")
+    answer = cli("config", "check", url=NOWHERE)
+    assert answer.code == (0 if key is None else 2)
+    assert key is None or (key in answer.err and told in answer.err)
+
+
 def test_config_check_reaches_database_and_broker(cli: Cli, rows: Rows, valkey: tuple[str, str]) -> None:
     """--connect: exit 5 and one line for either that is away; neither line has the password."""
     url = rows.database.url("worker")

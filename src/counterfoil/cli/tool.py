@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -74,7 +75,7 @@ def check(
     registry = check_tools(settings)
     unknown = next((name for name in names or () if registry.find(name) is None), None)
     if unknown is not None:
-        raise NotFound(f"there is no tool {unknown!r}.", fix=_nearest(unknown, registry))
+        raise NotFound(f"there is no tool {unknown!r}.", fix=_nearest(unknown, registry.names()))
     checked = sorted(names or registry.names())
     shown = [_shown(registry.get(name), registry, settings) for name in checked]
     warnings = [{"tool": tool["name"], "warning": said} for tool in shown for said in tool["missing"]]
@@ -88,19 +89,26 @@ def check(
 
 def check_tools(settings: Settings) -> Registry:
     """Every tool loads, every contract fits, every tool that the configuration names exists. Raises what does not hold."""
+    from counterfoil.outbox.setup import check_caps
     from counterfoil.providers.registry import Registry
     from counterfoil.settings_contracts import check_contract, contract_in_force
 
     registry = Registry.load(settings.tools)
     for spec in registry:
         check_contract(spec.name, contract_in_force(spec.contract, spec.provider, settings), spec.provider, settings)
+        check_caps(spec, settings)
     named = [(f"tool.{name}", name) for name in settings.tool]
     named += [("approval.two_person", name) for name in settings.approval.two_person]
     for key, name in named:
         if registry.find(name) is None:
             raise ConfigError(
-                f"{key} names the tool {name!r}, which is not loaded.", key=key, fix=_nearest(name, registry)
+                f"{key} names the tool {name!r}, which is not loaded.", key=key, fix=_nearest(name, registry.names())
             )
+    effects = {spec.effect for spec in registry if spec.effect}
+    for name in settings.effect:
+        if name not in effects:
+            key = f"effect.{name}"
+            raise ConfigError(f"{key} caps the effect of no loaded tool.", key=key, fix=_nearest(name, effects))
     return registry
 
 
@@ -154,6 +162,6 @@ def _cell(value: object) -> object:
     return ", ".join(value) or None if isinstance(value, list) else value
 
 
-def _nearest(name: str, registry: Registry) -> str:
-    near = difflib.get_close_matches(name, registry.names(), n=1)
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
     return f"Did you mean {near[0]!r}?" if near else "`counterfoil tool list` shows those that there are."
