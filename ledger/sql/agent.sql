@@ -23,7 +23,8 @@ SELECT counterfoil.add_ref(:tenant, :run, :ref, :action_id);
 SELECT counterfoil.look_now(:action_id);
 
 -- name: request_cancel
-SELECT counterfoil.request_cancel(:action_id, :by, :reason) AS state;
+-- Of the revision that stands for the action, if a reviewer has edited it.
+SELECT counterfoil.request_cancel(coalesce(counterfoil.as_edited(:action_id), :action_id), :by, :reason) AS state;
 
 -- name: request_unwind
 SELECT counterfoil.request_unwind(:tenant, :run, :reason) AS state;

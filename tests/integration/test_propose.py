@@ -381,6 +381,24 @@ def test_unknown_outcome_in_a_plan(desk: Desk, shop: Shop) -> None:
     assert shop.happened.count("capture") == 1
 
 
+@pytest.mark.parametrize("approved", [False, True])
+def test_a_step_that_is_withdrawn_ends_the_plan(desk: Desk, shop: Shop, approved: bool) -> None:
+    """Before and after the decision, as long as nothing was sent: nothing is, and nobody is asked any more."""
+    hold, draft = desk.staged("hold"), desk.staged("draft")
+    plan = desk.run.propose([("capture", {"of": hold}), ("send", {"of": draft})])
+    if approved:
+        desk.decide(plan)
+    [send] = desk.rows("SELECT action_id FROM counterfoil.action WHERE place = 2")
+    first = desk.one("SELECT action_id FROM counterfoil.action WHERE place = 1")["action_id"]
+    desk.cf.cancel(first, "customer withdrew")
+    desk.world.settle()
+    told = plan.result()
+    assert (told.status, told.code, told.suspend) == (Status.CANCELLED, desk.cf.result(first).code, False)
+    assert desk.cf.result(send["action_id"]).code == "plan_stopped"
+    assert shop.happened == ["hold", "draft"]
+    assert desk.decide(plan) == "decided"
+
+
 def test_a_handle_that_was_taken_over_proposes_nothing(desk: Desk) -> None:
     """The other handle goes on with the run."""
     old = desk.run

@@ -137,6 +137,20 @@ def test_enqueue_names_what_has_the_effect(desk: Desk) -> None:
     conn.close()
 
 
+def test_an_inserted_row_whose_effect_is_taken(desk: Desk) -> None:
+    """From another language the refusal is a code in the row, with the action that is in the way."""
+    first = desk.open("one").call("pay", {"order": "o1"}, wait_s=0)
+    with psycopg.connect(desk.database.url("agent")) as conn:
+        conn.execute(
+            "INSERT INTO counterfoil.intake (tenant, run, step, tool, arguments, actor)"
+            """ VALUES ('acme', 'two', 's', 'pay_by_cheque', '{"order": "o1"}', 'a')"""
+        )
+    assert desk.world.intake.take() == 1
+    row = desk.one("SELECT action_id, error_code FROM counterfoil.intake")
+    assert row == {"action_id": first.action_id, "error_code": "effect_taken"}
+    assert len(desk.rows("SELECT FROM counterfoil.action")) == 1
+
+
 # What reviewers have edited
 
 
@@ -193,6 +207,17 @@ def test_a_call_that_waits_follows_the_reviewer(desk: Desk) -> None:
         "value": {"reason": "not now"},
         "code": "rejected_by_reviewer",
     }
+
+
+def test_cancel_reaches_what_the_reviewer_wrote(desk: Desk, shop: Shop) -> None:
+    """Whoever holds the old id withdraws what stands for it: nobody can approve it any more."""
+    old = asked(desk)
+    single: Any = Single(desk, old)
+    desk.edit(single, old, {"order": "o2"})
+    assert desk.cf.cancel(old, "customer withdrew").status is Status.CANCELLED
+    assert desk.decide(single) == "decided"
+    desk.world.settle()
+    assert shop.happened == []
 
 
 def test_a_request_that_is_repeated_after_an_edit(desk: Desk) -> None:
