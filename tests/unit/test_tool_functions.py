@@ -127,6 +127,16 @@ def test_a_typed_result_declares_what_the_model_sees() -> None:
     assert outcome == Succeeded("sh_1", {"id": "sh_1", "carrier": "post"})
 
 
+def test_a_typed_result_may_stand_beside_an_outcome() -> None:
+    """A function that may also refuse by itself declares its result fields all the same."""
+
+    def ship(order_id: str) -> Shipment | Rejected:
+        return {"id": "sh_1", "carrier": "post", "cost": 5}  # type: ignore[typeddict-unknown-key]
+
+    outcome = FunctionAdapter(spec_of(ship)).send(call_of(), timeout_s=1)
+    assert outcome == Succeeded("sh_1", {"id": "sh_1", "carrier": "post"})
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 413, 422])
 def test_a_listed_refusal_is_rejected(status: int) -> None:
     """raise_for_status() with one of these statuses: the provider did nothing, for good."""
