@@ -296,9 +296,7 @@ SETTLES: dict[str, Callable[..., bool]] = {
 VERDICTS: dict[str, Callable[[Ledger, verdicts.UncertainAction], bool]] = {
     "succeeded": lambda ledger, a: verdicts.succeeded(ledger, a, receipt="pi_2", result="{}", evidence="e", by="b"),
     "failed": lambda ledger, a: verdicts.failed(ledger, a, code="declined", reason="r", evidence="e", by="b"),
-    "not_executed": lambda ledger, a: verdicts.not_executed(
-        ledger, a, code="absent", reason="r", evidence="e", by="b"
-    ),
+    "not_executed": lambda ledger, a: verdicts.not_executed(ledger, a, code="absent", reason="r", evidence="e", by="b"),
     "resend": lambda ledger, a: verdicts.resend(
         ledger, a, ends_doubt=True, delay_s=0.0, reason="r", evidence="e", by="b"
     ),
