@@ -67,7 +67,7 @@ class Registry:
                 resource_version=_version_function(spec),
                 undo_tools=MappingProxyType(undo_tools),
                 correction_tools=MappingProxyType(
-                    {k: v for k, v in newest.items() if spec.correction and v.effect and not v.takes_of}
+                    {k: v for k, v in newest.items() if spec.correction and v.can_tell}
                 ),
             )
 

@@ -79,6 +79,11 @@ class ToolSpec:
         """The broker queue of the tool's provider."""
         return f"cf-{self.provider}"
 
+    @property
+    def can_tell(self) -> bool:
+        """Whether a call of it may be a correction: it acts, moves no money and is about no other action."""
+        return self.effect is not None and self.amount is None and not self.takes_of
+
     def validate(self, arguments: Mapping[str, object]) -> dict[str, Json]:
         """The arguments to record, defaults filled in. Raises ArgumentError(path, code) for the first bad one."""
         return self.arguments.validate(arguments)

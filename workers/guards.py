@@ -51,6 +51,8 @@ def _declared_mismatch(spec: ToolSpec, action: ClaimedAction) -> str | None:
         return "effect"
     if (action.account, action.queue) != (_ACCOUNT, spec.queue):
         return "account"
+    if action.phase == "correct" and not spec.can_tell:
+        return "correction"
     # A correction is about another action, which its tool need not know of.
     if spec.takes_of != (action.parent_action_id is not None and action.phase != "correct"):
         return "of"
@@ -114,12 +116,12 @@ def _approval_mismatch(spec: ToolSpec, action: ClaimedAction, rules: DoorRules) 
         return "approval"
     if digest != intent_digest(_bound(action), expires_at):
         return "approval_digest"
+    if spec.name in rules.two_person and people < 2:
+        return "approval_people"
     if action.phase != "do":  # a correction's is given by whoever sends it
         return None
     if action.approval_subject_id != action.proposal_id:
         return "approval_subject"
-    if spec.name in rules.two_person and people < 2:
-        return "approval_people"
     most = action.approval_amount_max_minor
     if most is not None and (action.amount_minor is None or action.amount_minor > most):
         return "approval_amount"

@@ -90,8 +90,8 @@ class Office:
             return put("ticket", order, key)
 
         @tool(cls="compensatable", effect="charge", audience=lambda a: ["customer"] if a["receipt"] else ["finance"],
-              lookup=made, undo="take_back", correction=sorry, **house)  # fmt: skip
-        def charge(order: str, receipt: bool = False, *, key: str) -> dict[str, Any]:
+              lookup=made, undo="take_back", correction=sorry, amount="cents", **house)  # fmt: skip
+        def charge(order: str, receipt: bool = False, cents: int = 500, *, key: str) -> dict[str, Any]:
             """Charge the customer's card."""
             return put("charge", order, key)
 

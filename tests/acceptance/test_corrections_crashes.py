@@ -1,4 +1,4 @@
-"""Corrections when workers, reconcilers and connections die, and when several decide at once: each message goes out once."""
+"""Corrections when something dies, when several decide at once, and past the front door: each message goes out once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ import psycopg
 import pytest
 from tests.acceptance.office import Office
 
+from counterfoil.ledger import corrections as doors
+from counterfoil.ledger.canonical import sha256_of
 from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.corrections import read_correction
-from counterfoil.ledger.errors import DecisionRefused
+from counterfoil.ledger.corrections import Message, read_correction
+from counterfoil.ledger.errors import ConfigError, DecisionRefused
+from counterfoil.ledger.keys import action_id
+from counterfoil.outbox.intents import DoorRules
 from counterfoil.people import corrections as people
 from counterfoil.providers.registry import Registry
 from counterfoil.reconciler.unwind import Unwinder
@@ -206,3 +210,53 @@ def test_unwinders_and_people_all_at_once(
         each.ledger.close()
     assert {run_state(run) for run in runs} == {"unwound"}
     assert sorted(office.mail()) == sorted(["Your parcel"] * 4 + [f"About {run}" for run in runs])
+
+
+def test_a_correction_is_no_way_around_the_gates(
+    world: World, office: Office, mailed: str, cli: Any, database: Database, sql: Any, run_state: Any
+) -> None:
+    """No charge as a correction: not by the command line, and not by an operator who writes one past it."""
+    assert cli("correction", "edit", mailed, "--tool", "charge", "--set", "order=1182", "--set", "cents=500")[0] == 2
+    arguments = '{"cents":500,"order":"1182","receipt":false}'
+    call = '{"arguments":' + arguments + ',"tool":"charge"}'
+    charge = Message(
+        action_id=action_id("acme", "r1", "mail", 1, "correct"),
+        tool="charge",
+        tool_version=1,
+        class_="compensatable",
+        effect="charge",
+        effect_scope="run",
+        target="1182",
+        provider="warehouse",
+        queue="cf-warehouse",
+        arguments=arguments,
+        arguments_sha256=sha256_of(arguments),
+        audience=("finance",),
+        amount_minor=500,
+        currency=None,
+    )
+    with closing(Ledger(database.url("operator"))) as ledger:
+        doors.edit(ledger, mailed, call=call, by="eve", channel="sql")
+        assert doors.send(ledger, mailed, charge, digest=sha256_of(call), by="eve", channel="sql").answer == "sent"
+    world.settle()
+    assert (office.done(), run_state()) == ([], "unwind_blocked")
+    assert sql("SELECT state, last_error_code FROM counterfoil.action WHERE phase = 'correct'") == [
+        ("operator_review", "policy_mismatch")
+    ]
+
+
+def test_a_tool_for_two_persons(
+    world: World, office: Office, mailed: str, shown: Any, database: Database, run_state: Any
+) -> None:
+    """What two persons must approve is not said by one: refused at the door, and by the worker behind it."""
+    approval = world.settings.approval.model_copy(update={"two_person": ("send_mail",)})
+    digest = shown(mailed)["digest"]
+    with closing(Ledger(database.url("operator"))) as ledger:
+        decision: dict[str, Any] = {"digest": digest, "by": "alice", "channel": "api", "registry": world.registry}
+        with pytest.raises(ConfigError):
+            people.send(ledger, mailed, rules=DoorRules(two_person=frozenset(approval.two_person)), **decision)
+        people.send(ledger, mailed, **decision)  # by a front door with other settings than the worker's
+    world.settings = world.settings.model_copy(update={"approval": approval})
+    world.restart()
+    world.settle()
+    assert (office.mail(), run_state()) == (["Your parcel"], "unwind_blocked")

@@ -29,13 +29,18 @@ def sender(correction: Any) -> ToolSpec:
         """Ask for a mail back."""
         return {"id": "m1"}
 
+    @tool(cls="irreversible", effect="payment", provider="bank", amount="cents", **SHAPE)
+    def pay_back(to: str, cents: int) -> dict[str, object]:
+        """Pay."""
+        return {"id": "p1"}
+
     @tool(cls="pure")
     def search(to: str) -> dict[str, object]:
         """Find mail."""
         return {}
 
     registry = Registry()
-    for function in (send_mail, recall, search):
+    for function in (send_mail, recall, pay_back, search):
         registry.add(function.__counterfoil_tool__)  # type: ignore[attr-defined]
     registry.resolve()
     return registry.get("send_mail")
@@ -56,6 +61,9 @@ def test_written_down_before_the_call() -> None:
     [
         pytest.param(lambda a: {"tool": "recall", "arguments": {"to": a["to"]}}, id="a counter-action"),
         pytest.param(lambda a: {"tool": "search", "arguments": {"to": a["to"]}}, id="a pure tool"),
+        pytest.param(
+            lambda a: {"tool": "pay_back", "arguments": {"to": a["to"], "cents": 1}}, id="a tool that moves money"
+        ),
         pytest.param(lambda a: {"tool": "fax", "arguments": FILLED}, id="a tool that is not loaded"),
         pytest.param(lambda a: {"tool": "send_mail", "arguments": {"to": a["to"]}}, id="an argument is missing"),
         pytest.param(lambda a: {"tool": "send_mail", "arguments": FILLED | {"cc": "x"}}, id="an argument too many"),

@@ -15,8 +15,8 @@ from counterfoil.ledger.errors import ArgumentError, ConfigError, DecisionRefuse
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from counterfoil.ledger.connection import Ledger
-    from counterfoil.ledger.corrections import Correction, ListedCorrection
+    from counterfoil.ledger.corrections import Correction, ListedCorrection, Message
+    from counterfoil.outbox.intents import DoorRules
     from counterfoil.people.readable import Value
     from counterfoil.providers.outcomes import Json
     from counterfoil.providers.registry import Registry
@@ -104,7 +104,7 @@ def edit(
     from counterfoil.ledger import corrections
     from counterfoil.people import corrections as people
 
-    changes = _changes(set_ or [])
+    changes, (registry, rules) = _changes(set_ or []), _tools(config)
     if not changes and tool is None:
         raise ConfigError("nothing to write.", key="--set", fix="Give --set NAME=VALUE, or --tool.")
     with place.open_ledger(config, "operator") as ledger:
@@ -115,8 +115,9 @@ def edit(
             changes=changes,
             by=place.person(),
             channel=CHANNEL,
-            registry=_registry(config),
+            registry=registry,
             reason=reason,
+            rules=rules,
         )
     _tell(edited, _reach(edited, config), json_=json_)
 
@@ -140,10 +141,12 @@ def send(
     from counterfoil.ledger import corrections
     from counterfoil.people import corrections as people
 
+    registry, rules = _tools(config)
     with place.open_ledger(config, "operator") as ledger:
         name = corrections.find_correction(ledger, correction)
         if dry_run:
-            return _would_send(ledger, name, _registry(config), json_=json_)
+            found = corrections.read_correction(ledger, name)
+            return _would_send(found, people.message_of(found, registry, rules), json_=json_)
         if digest is None:
             raise ConfigError("which text?", key="--digest", fix=f"`counterfoil correction show {name}` ends with it.")
         answered = people.send(
@@ -152,8 +155,9 @@ def send(
             digest=digest,
             by=place.person(),
             channel=CHANNEL,
-            registry=_registry(config),
+            registry=registry,
             reason=reason,
+            rules=rules,
         )
     if json_:
         return as_json({"correction_id": name, "state": "sent", "sent_as": answered.sent_as, "by": answered.by})
@@ -185,10 +189,12 @@ def dismiss(
     return None
 
 
-def _registry(config: Path | None) -> Registry:
+def _tools(config: Path | None) -> tuple[Registry, DoorRules]:
+    from counterfoil.outbox.setup import door_rules
     from counterfoil.providers.registry import Registry
 
-    return Registry.load(place.load_settings(config).tools)
+    settings = place.load_settings(config)
+    return Registry.load(settings.tools), door_rules(settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +212,7 @@ def _reach(found: Correction, config: Path | None) -> _Reach:
     if found.call is None or found.state.value != "open":
         return _Reach()
     try:
-        message = message_of(found, _registry(config))
+        message = message_of(found, *_tools(config))
     except (ConfigError, ArgumentError, DecisionRefused) as error:
         return _Reach(why_not=error.message)
     return _Reach(message.audience, message.target)
@@ -222,12 +228,8 @@ def _changes(given: list[str]) -> dict[str, str]:
     return changes
 
 
-def _would_send(ledger: Ledger, name: str, registry: Registry, *, json_: bool) -> None:
-    from counterfoil.ledger import corrections
-    from counterfoil.people import corrections as people
-
-    found = corrections.read_correction(ledger, name)
-    message = people.message_of(found, registry)
+def _would_send(found: Correction, message: Message, *, json_: bool) -> None:
+    name = found.correction_id
     if json_:
         as_json({"correction_id": name, "dry_run": True, "tool": message.tool, "target": message.target,
                  "audience": message.audience, "digest": found.digest})  # fmt: skip

@@ -19,7 +19,6 @@ from counterfoil.ledger.digests import DIGEST_SHOWN
 from counterfoil.ledger.errors import ArgumentError, ConfigError, DecisionRefused
 from counterfoil.ledger.keys import action_id, step_of
 from counterfoil.outbox.intents import DOOR_RULES, DoorRules, checked_arguments
-from counterfoil.providers.contract import ToolClass
 from counterfoil.providers.outcomes import Json
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
@@ -37,11 +36,20 @@ def said(correction: Correction) -> tuple[str, dict[str, Json]] | None:
     return str(call["tool"]), dict(arguments) if isinstance(arguments, dict) else {}
 
 
-def teller(registry: Registry, name: str) -> ToolSpec:
-    """The tool that says it. Raises `ConfigError`: it is not loaded here, does nothing, or is about another action."""
+def teller(registry: Registry, name: str, rules: DoorRules) -> ToolSpec:
+    """The tool that says it. Raises `ConfigError`: it is not loaded here, tells nobody anything, or takes two persons."""
     spec = registry.get(name)
-    if spec.cls is ToolClass.PURE or spec.takes_of:
-        raise ConfigError(f"{name} tells nobody anything: it is {'pure' if not spec.takes_of else 'a counter-action'}.")
+    if not spec.can_tell:
+        raise ConfigError(
+            f"{name} tells nobody anything.",
+            fix="A correction is said by a tool that acts, moves no money and undoes nothing.",
+        )
+    if name in rules.two_person:
+        raise ConfigError(
+            f"{name} takes two persons, and a correction is one person's.",
+            key="approval.two_person",
+            fix="Use another tool.",
+        )
     return spec
 
 
@@ -72,7 +80,7 @@ def edit(
             code="usage",
             fix="Name the tool that says it.",
         )
-    spec = teller(registry, name)
+    spec = teller(registry, name, rules)
     arguments: dict[str, object] = dict(written[1]) if written and written[0] == name else {}
     call: dict[str, Json] = {"tool": spec.name, "arguments": _taken(spec, arguments, changes, rules)}
     text = canonical_json(call)
@@ -91,6 +99,7 @@ def send(
     channel: str,
     registry: Registry,
     reason: str | None = None,
+    rules: DoorRules = DOOR_RULES,
 ) -> Answered:
     """Sends exactly what has this digest, as an action of its own under its own key; a worker carries it out.
 
@@ -105,7 +114,7 @@ def send(
     if correction.state is not CorrectionState.OPEN:
         by_whom = Answered(answer=Answer.DECIDED, by=correction.decided_by, sent_as=correction.sent_as)
         raise refusal(by_whom, correction)
-    message = message_of(correction, registry)
+    message = message_of(correction, registry, rules)
     answered = doors.send(ledger, correction_id, message, digest=digest, by=by, channel=channel, reason=reason)
     if answered.answer is Answer.DECIDED and (answered.by, answered.sent_as) == (by, message.action_id):
         return replace(answered, answer=Answer.SENT)  # our own, whose answer was lost with the connection
@@ -122,7 +131,7 @@ def dismiss(ledger: Ledger, correction_id: str, *, by: str, channel: str, reason
     return answered
 
 
-def message_of(correction: Correction, registry: Registry) -> Message:
+def message_of(correction: Correction, registry: Registry, rules: DoorRules = DOOR_RULES) -> Message:
     """The action that sending would record, as the tool derives it from the text that is written.
 
     Raises `DecisionRefused`: nothing is written, or the tool would now say something else; `ConfigError`, `ArgumentError`.
@@ -130,7 +139,7 @@ def message_of(correction: Correction, registry: Registry) -> Message:
     written = said(correction)
     if written is None:
         raise refusal(Answered(answer=Answer.UNWRITTEN), correction)
-    spec = teller(registry, written[0])
+    spec = teller(registry, written[0], rules)
     arguments = spec.validate(written[1])
     text = canonical_json(arguments)
     if canonical_json({"tool": spec.name, "arguments": arguments}) != correction.call:
