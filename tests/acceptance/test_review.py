@@ -2,55 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
+from tests.acceptance.doubts import CHARGE, CREATE, LANDED_S, charge_ids, doubt, made_by_hand, sends, shown, state_of
 
 from counterfoil import tool
-from counterfoil.ledger import reviews
-from counterfoil.ledger.connection import Ledger
 from counterfoil.testing import World
-from counterfoil.testing.world import Crash
 
 if TYPE_CHECKING:
     from tests.conftest import Database
 
-CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"}
-CREATE = "payment_intents.create"
-LANDED_S = 2.1
-"""Past the fast profile's landing window."""
 POST_S = 600.0
 
 
 @pytest.fixture
 def doubted(world: World, enqueue: Any, sql: Any) -> Any:
-    """A charge whose only answer was lost to `fault`, and that has come up for a person."""
-
-    def make(fault: str = "504_after_commit", step: str = "fee", **changes: Any) -> str:
-        late: dict[str, Any] = {"delay_s": 1.5} if "then_commit" in fault else {}
-        world.sandbox.stripe.fault(fault, on=CREATE, **late)
-        action_id = enqueue("stripe_charge", CHARGE | changes, step)
-        assert world.work() == 1
-        to_review(sql, action_id)
-        return str(action_id)
-
-    return make
-
-
-def to_review(sql: Any, action_id: str, code: str = "tool_unknown") -> None:
-    """As when no reconciler has had its tool for an hour."""
-    [[state]] = sql(
-        "UPDATE counterfoil.action SET state = 'operator_review', last_error_code = %s, changed_by = 'rescue',"
-        " change_reason = 'tool unknown' WHERE action_id = %s AND state = 'uncertain' RETURNING state",
-        *(code, action_id),
-    )
-    assert state == "operator_review"
+    """See `doubt`."""
+    return partial(doubt, world, enqueue, sql)
 
 
 @pytest.fixture
@@ -64,25 +37,6 @@ def ask(world: World, cli: Any) -> Any:
         return shown(cli, action_id)["requests"][-1]["answer"]
 
     return say
-
-
-def shown(cli: Any, action_id: str) -> Any:
-    code, told = cli("review", "show", action_id, "--json")
-    assert code == 0
-    return json.loads(told)
-
-
-def state_of(sql: Any, action_id: str) -> tuple[str, str | None]:
-    [row] = sql("SELECT state, receipt FROM counterfoil.action WHERE action_id = %s", action_id)
-    return row[0], row[1]
-
-
-def charge_ids(world: World) -> list[str]:
-    return [effect.object_id for effect in world.sandbox.effects("charge")]
-
-
-def sends(world: World) -> int:
-    return len(world.sandbox.requests("stripe", CREATE))
 
 
 def test_happened_by_the_right_id(world: World, doubted: Any, ask: Any, cli: Any, sql: Any) -> None:
@@ -121,28 +75,6 @@ def test_happened_by_another_id(world: World, doubted: Any, enqueue: Any, ask: A
     )
     assert state_of(sql, action_id) == ("operator_review", None)
     assert sends(world) == 4, "one of each action and two by hand"
-
-
-def made_by_hand(world: World, key: str, amount: int, method: str = "pm_card_visa") -> str:
-    """A payment that carries our key and was not made by us."""
-    reply = requests.post(
-        f"{world.sandbox.stripe.url}/v1/payment_intents",
-        headers={"Authorization": "Bearer sk_test_sandbox"},
-        data={
-            "amount": amount,
-            "currency": "usd",
-            "customer": "cus_1",
-            "payment_method": method,
-            "confirm": "true",
-            "off_session": "true",
-            "metadata[counterfoil_key]": key,
-            "metadata[counterfoil_order]": "1182",
-        },
-        timeout=3,
-    )
-    answer = reply.json()
-    made = answer if reply.ok else answer["error"]["payment_intent"]
-    return str(made["id"])
 
 
 def test_one_of_several(world: World, doubted: Any, ask: Any, cli: Any, sql: Any) -> None:
@@ -343,152 +275,6 @@ def test_nothing_was_ever_sent(world: World, enqueue: Any, sql: Any, cli: Any) -
     world.settle()
     assert state_of(sql, action_id)[0] == "not_executed"
     assert sends(world) == 0
-
-
-@pytest.mark.parametrize("point", ["claimed", "looked"])
-def test_the_reconciler_dies(
-    world: World, doubted: Any, cli: Any, sql: Any, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
-    """Killed before or after it asked the provider, its lease ends and the next one answers; still one effect."""
-    action_id = doubted()
-    [receipt] = charge_ids(world)
-    cli("review", "happened", action_id, "--receipt", receipt, "--wait-s", "0")
-    look_ups = type(world.reconciler.look_ups)
-    name = "_ask" if point == "claimed" else "_write"
-
-    def die(*_: object) -> None:
-        raise Crash
-
-    with monkeypatch.context() as patched:
-        patched.setattr(look_ups, name, die)
-        with pytest.raises(Crash):
-            world.reconcile()
-    world.restart()
-    assert state_of(sql, action_id)[0] == "reconciling"
-    assert shown(cli, action_id)["requests"][-1]["answer"] is None
-    world.settle()
-    assert shown(cli, action_id)["requests"][-1]["answer"] == "succeeded"
-    assert state_of(sql, action_id) == ("succeeded", receipt)
-    assert (world.sandbox.count("charges"), sends(world)) == (1, 1)
-
-
-def test_two_operators_at_once(world: World, doubted: Any, database: Database, sql: Any) -> None:
-    """Of two who speak at once one is heard; the other is told that it is not in review any more."""
-    for number in range(5):
-        action_id = doubted(step=f"s{number}", order_id=str(number))
-
-        def speak(verb: Any, action_id: str = action_id) -> str | None:
-            with closing(Ledger(database.url("operator"))) as ledger:
-                said = reviews.ask_provider(
-                    ledger, action_id, verb=verb, receipt="pi_none", by=verb, channel="test", reason=None
-                )
-                return said.answer
-
-        with ThreadPoolExecutor(2) as threads:
-            answers = sorted(map(str, threads.map(speak, ("happened", "not_happened"))))
-        assert answers == ["asked", "not_in_review"]
-        assert len(sql("SELECT FROM counterfoil.review WHERE action_id = %s", action_id)) == 1
-
-
-def test_a_late_receipt_answers_a_request(world: World, enqueue: Any, cli: Any, sql: Any) -> None:
-    """A worker that was frozen comes back with its receipt while a person waits: that settles the row and the request."""
-    action_id = enqueue("stripe_charge", CHARGE)
-    with world.frozen_at("before_settle") as thaw:
-        world.advance(60)
-        world.reconciler.sweep_leases()
-        to_review(sql, action_id)
-        cli("review", "not-happened", action_id, "--wait-s", "0")
-        thaw()
-    assert state_of(sql, action_id)[0] == "succeeded"
-    assert shown(cli, action_id)["requests"][-1]["answer"] == "found"
-    world.settle()
-    assert (world.sandbox.count("charges"), sends(world)) == (1, 1)
-
-
-VERBS = (("happened", "--receipt", "pi_none"), ("happened", "--receipt", "REAL"), ("not-happened",), ("ask-again",))
-
-
-@pytest.mark.parametrize(
-    "fault", ["504_before_commit", "504_after_commit", "504_then_commit_after", "rst_after_commit"]
-)
-def test_never_a_second_effect(world: World, doubted: Any, cli: Any, sql: Any, fault: str) -> None:
-    """Whatever two verbs follow each other, early or late: at most one effect, none sent again after a person's word, and
-    an action that has ended says what the provider says."""
-    for number, (first, second) in enumerate(itertools.product(VERBS, VERBS)):
-        wait_s = LANDED_S if (number + len(fault)) % 2 else 0.0
-        action_id = doubted(fault, f"s{number}", order_id=str(number))
-        before = sends(world)
-        [[key]] = sql("SELECT key FROM counterfoil.action WHERE action_id = %s", action_id)
-        for verb in (first, second):
-            real = next((effect.object_id for effect in world.sandbox.effects("charge", key)), "pi_0")
-            cli("review", verb[0], action_id, "--wait-s", "0", *(real if word == "REAL" else word for word in verb[1:]))
-            world.reconcile()
-            world.advance(wait_s)
-        if "ask-again" not in (first[0], second[0]):
-            world.work()
-            assert sends(world) == before, (first, second)
-        world.settle()
-        world.advance(LANDED_S)
-        made = [effect.object_id for effect in world.sandbox.effects("charge", key)]
-        assert len(made) <= 1, (first, second)
-        state, receipt = state_of(sql, action_id)
-        assert state in ("succeeded", "not_executed", "permanent_failure", "operator_review"), (first, second)
-        if state != "operator_review":
-            assert made == ([receipt] if state == "succeeded" else []), (first, second)
-
-
-def test_a_step_in_review_while_its_run_is_taken_back(
-    world: World, doubted: Any, unwind: Any, cli: Any, run_state: Any
-) -> None:
-    """A blocked unwind goes on by itself once a person's word is borne out: what had happened is refunded, once."""
-    action_id = doubted()
-    unwind()
-    world.settle()
-    assert run_state() == "unwind_blocked"
-    cli("review", "happened", action_id, "--receipt", charge_ids(world)[0], "--wait-s", "0")
-    world.settle()
-    assert run_state() == "unwound"
-    assert (world.sandbox.count("charges"), world.sandbox.count("refunds"), sends(world)) == (1, 1, 1)
-
-
-@pytest.mark.parametrize("verb", ["not-happened", "happened", "give-up"])
-def test_an_undo_in_review(world: World, ship: Any, unwind: Any, cli: Any, sql: Any, run_state: Any, verb: str) -> None:
-    """A compensation that was refused: done once more under a new key, verified as done by hand, or given up."""
-    ship("a")
-    world.settle()
-    world.sandbox.warehouse.fault("answer", on="shipments.cancel", status=403)
-    unwind()
-    world.settle()
-    [[undo]] = sql("SELECT action_id FROM counterfoil.action WHERE phase = 'undo' AND state = 'operator_review'")
-    world.advance(60)
-    match verb:
-        case "happened":
-            [shipment] = world.sandbox.effects("shipment")
-            url = f"{world.sandbox.warehouse.url}/shipments/{shipment.object_id}/cancel"
-            requests.post(url, headers={"Idempotency-Key": "by hand"}, timeout=3).raise_for_status()
-            cli("review", verb, undo, "--receipt", shipment.object_id, "--wait-s", "0")
-        case "not-happened":
-            cli("review", verb, undo, "--wait-s", "0")
-        case _:
-            assert cli("review", verb, undo, "--reason", "carrier has it")[0] == 0
-    world.settle()
-    assert run_state() == "unwound"
-    assert len(world.sandbox.effects("shipment_cancellation")) == (0 if verb == "give-up" else 1)
-    [[state]] = sql("SELECT state FROM counterfoil.action WHERE phase = 'do'")
-    assert state == ("succeeded" if verb == "give-up" else "compensated")
-
-
-def test_an_unverified_success_is_taken_back_by_its_key(
-    world: World, doubted: Any, unwind: Any, cli: Any, sql: Any, run_state: Any
-) -> None:
-    """What a person vouched for has no receipt: its refund finds the payment by its key, and refunds that one."""
-    action_id = doubted()
-    assert cli("review", "give-up", action_id, "--as-happened", "--reason", "on the statement")[0] == 0
-    assert state_of(sql, action_id) == ("succeeded", "unverified")
-    unwind()
-    world.settle()
-    assert run_state() == "unwound"
-    assert (world.sandbox.count("charges"), world.sandbox.count("refunds")) == (1, 1)
 
 
 def test_what_is_listed_and_shown(

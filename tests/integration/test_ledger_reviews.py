@@ -148,6 +148,13 @@ def test_a_request(rows: Rows, operator: psycopg.Connection[Any], ledger: Ledger
     )
 
 
+def test_a_key_that_is_known_with_other_parameters(rows: Rows, operator: psycopg.Connection[Any]) -> None:
+    """The one reason for a review that must outlast later ones: an earlier request exists, so nothing is sent again."""
+    action_id = in_review(rows, last_error_code="idempotency_mismatch")
+    assert ask(operator, action_id, "ask_again") == ("asked", "reconciling")
+    assert rows.read(action_id)["no_resend"]
+
+
 @pytest.mark.parametrize("attempts", ATTEMPTS)
 @pytest.mark.parametrize("code", [None, "no_lookup", "absent", "mismatch", "many_found"])
 @pytest.mark.parametrize("asked_before", [True, False])

@@ -62,7 +62,9 @@ BEGIN
   -- By way of a look-up whose lease has ended: the sweep of leases makes it due, and the next sweep takes it.
   UPDATE counterfoil.action AS x
   SET state = 'reconciling', fence = gen_random_uuid(), lease_until = counterfoil.now(),
-      no_resend = x.no_resend OR p_verb <> 'ask_again', uncertain_since = counterfoil.now(), lookup_count = 0,
+      no_resend = x.no_resend OR p_verb <> 'ask_again'
+                  OR x.last_error_code IS NOT DISTINCT FROM 'idempotency_mismatch',  -- a later code would hide that
+      uncertain_since = counterfoil.now(), lookup_count = 0,
       changed_by = p_by, change_reason = replace(p_verb, '_', ' '),
       change_evidence = concat_ws('; ', 'review ' || id, 'by ' || p_channel, p_reason)
   WHERE x.action_id = a.action_id;
