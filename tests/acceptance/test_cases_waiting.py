@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ TICKET = {"project": "SUP", "summary": "Refund"}
 def test_one_uncertain_row_holds_up_its_own_run_alone(world: World, client: Any) -> None:
     """One outcome stays unknown: that run's next step waits for it; other runs, and another tenant's, are done meanwhile."""
 
-    def call(tenant: str, run: str, tool: str, arguments: dict[str, object]) -> Any:
+    def call(tenant: str, run: str, tool: str, arguments: Mapping[str, object]) -> Any:
         return runs[tenant, run].call(tool, {**arguments, "order_id": run}, wait_s=0)
 
     others = [("acme", "r2"), ("globex", "r1")]
