@@ -89,7 +89,7 @@ def decide_plan(
     replaced = [
         action
         for plan in plans
-        if plan.decision == "open"
+        if plan.decision in ("open", "expired")  # expired just now: nothing has made its steps stale yet
         for action in view.actions
         if action.proposal_id == plan.proposal_id and action.state in UNDECIDED
     ]

@@ -96,10 +96,11 @@ WHERE action_id = ANY (CAST(:ids AS text[])) AND tenant = :tenant AND run = :run
 -- name: plans_of_run
 -- The plans that are waiting or decided, the newest first, with their steps as they were proposed: whoever begins again is
 -- told what became of theirs. One that was replaced (withdrawn) is nobody's any more.
-SELECT p.proposal_id, p.state AS decision, a.tool, a.arguments_sha256, a.parent_action_id
+SELECT p.proposal_id, CASE WHEN p.state = 'open' AND p.expires_at <= counterfoil.now() THEN 'expired' ELSE p.state END AS decision,
+       a.tool, a.arguments_sha256, a.parent_action_id
 FROM counterfoil.proposal AS p JOIN counterfoil.action AS a ON a.proposal_id = p.proposal_id
 WHERE p.tenant = :tenant AND p.run = :run AND p.is_plan AND a.edited_from IS NULL
-  AND (p.state IN ('approved', 'rejected', 'expired') OR (p.state = 'open' AND p.expires_at > counterfoil.now()))
+  AND p.state <> 'withdrawn'
 ORDER BY p.created_at DESC, p.proposal_id, a.place;
 
 -- name: open_plan

@@ -189,6 +189,17 @@ def test_another_list_takes_the_place_of_an_undecided_plan(desk: Desk) -> None:
     assert desk.counted()[0] == 2
 
 
+def test_a_plan_whose_time_is_over_is_replaced_at_once(desk: Desk) -> None:
+    """Also before the reconciler has come by: nobody has to wait for that, and the old one cannot be approved."""
+    hold, draft = desk.staged("hold"), desk.staged("draft")
+    first = desk.run.propose([("capture", {"of": hold})])
+    desk.advance(desk.world.settings.approval.expiry_s + 1)
+    second = desk.run.propose([("capture", {"of": hold}), ("send", {"of": draft})])
+    assert (first.result().status, second.result().status) == (Status.CANCELLED, Status.AWAITING_APPROVAL)
+    assert desk.decide(first) == "decided"
+    assert desk.decide(second) == "approved"
+
+
 def test_a_plan_that_is_carried_out_is_not_replaced(desk: Desk, shop: Shop) -> None:
     """Approved and not ended: another plan is refused by name, nothing of the first is lost."""
     hold, draft = desk.staged("hold"), desk.staged("draft")
