@@ -130,6 +130,20 @@ def test_a_kill_in_the_commit_phase(reship: Reship, tool: str, point: Point) -> 
     assert reship.kinds() == IN_ORDER
 
 
+@pytest.mark.parametrize(
+    ("provider", "operation"),
+    [("mail", "drafts.create"), ("jira", "issue.create"), ("stripe", "payment_intents.create")],
+)
+def test_a_lost_answer_while_it_is_prepared(reship: Reship, provider: str, operation: str) -> None:
+    """A preparation whose answer is lost is found, by look-up or key, and the agent goes on: one of each."""
+    reship.world.sandbox.fault("504_after_commit", provider=provider, operation=operation)
+    reship.prepare()
+    assert reship.counts() == PREPARED
+    assert reship.decide() == "approved"
+    reship.world.settle()
+    assert reship.counts() == COMMITTED
+
+
 def test_a_rejected_plan_leaves_nothing(reship: Reship) -> None:
     """After a rejection nothing is committed, and the unwind releases the hold, closes the ticket, deletes the draft."""
     proposal = reship.prepare()
