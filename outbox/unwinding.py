@@ -28,7 +28,9 @@ class Unwind:
         goes on, `blocked` where a person must decide.
 
         `code` is the run's state. `value` lists the steps of the run and its child runs in the order of the unwind:
-        `state`, what is to be done with each (`standing`), and `why` where that is a person's.
+        `state`, what is to be done with each (`standing`), and `why` where that is a person's or it stays done; also
+        `correction_id`, where those who saw it may have to be told, and `carried_on_by`, the later step that is taken
+        back instead of it.
         """
         until = Deadline(wait_s)
         while True:  # ends at `until`
