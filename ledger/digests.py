@@ -33,6 +33,7 @@ class BoundIntent:
     amount_minor: int | None
     currency: str | None
     compensation: str | None
+    correction: str | None
     expected_resource_version: str | None
     actor: str
     tenant: str
@@ -60,6 +61,7 @@ def intent_digest(intent: BoundIntent, expires_at: datetime) -> str:
         intent.amount_minor,
         intent.currency,
         intent.compensation,
+        intent.correction,
         intent.expected_resource_version,
         intent.actor,
         intent.tenant,

@@ -142,6 +142,7 @@ def _bound(action: ClaimedAction) -> BoundIntent:
         amount_minor=action.amount_minor,
         currency=action.currency,
         compensation=action.compensation,
+        correction=action.correction,
         expected_resource_version=action.expected_resource_version,
         actor=action.actor,
         tenant=action.tenant,

@@ -30,6 +30,7 @@ INTENTS = st.builds(
     tool=TEXT, tool_version=SMALL, class_=TEXT, effect=TEXT, target=TEXT, provider=TEXT, account=TEXT,
     arguments_sha256=TEXT, audience=st.lists(TEXT, max_size=4).map(tuple),
     amount_minor=st.none() | st.integers(-(2**63), 2**63 - 1), currency=st.none() | TEXT, compensation=st.none() | TEXT,
+    correction=st.none() | TEXT,
     expected_resource_version=st.none() | TEXT, actor=TEXT, tenant=TEXT, run=TEXT, step=TEXT, action_id=TEXT,
     revision=SMALL, phase=TEXT, parent_action_id=st.none() | TEXT,
 )  # fmt: skip

@@ -14,8 +14,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
   FROM unnest(ARRAY[
     'cf1-intent', a.tool, a.tool_version::text, a.class, a.effect, a.target, a.provider, a.account, a.arguments_sha256,
     (SELECT string_agg(counterfoil.netstring(u), ',' ORDER BY o) FROM unnest(a.audience) WITH ORDINALITY AS w (u, o)),
-    a.amount_minor::text, a.currency, a.compensation, a.expected_resource_version, a.actor, a.tenant, a.run, a.step,
-    a.action_id, a.revision::text, a.phase, a.parent_action_id,
+    a.amount_minor::text, a.currency, a.compensation, a.correction, a.expected_resource_version, a.actor, a.tenant, a.run,
+    a.step, a.action_id, a.revision::text, a.phase, a.parent_action_id,
     floor(extract(epoch FROM p_expires_at) * 1000000)::bigint::text]) WITH ORDINALITY AS fields (f, n)
 $$;
 

@@ -350,6 +350,7 @@ def _bound(step: ProposedStep, proposal: Proposal) -> BoundIntent:
         amount_minor=step.amount_minor,
         currency=step.currency,
         compensation=step.compensation,
+        correction=step.correction,
         expected_resource_version=step.expected_resource_version,
         actor=step.actor,
         tenant=proposal.tenant,
