@@ -171,7 +171,7 @@ def over_cap(transaction: Transaction, checked: CheckedCall, supersedes: str | N
         return False
     key: dict[str, object] = {"tenant": checked.tenant, "run": checked.run, "tool": spec.name, "effect": effect}
     this = {"currency": checked.currency, "action_id": supersedes or "", "recorded_at": None, "at": None}
-    use = transaction.row(CAP_USE, {**key, **this, "without_rivals": False})
+    use = transaction.row(CAP_USE, {**key, **this, "without_rivals": False, "parent": checked.parent})
     assert use is not None
     return caps.exceeded(use, spec.name, effect, amount_minor=checked.amount_minor) is not None
 

@@ -61,6 +61,7 @@ def _use(ledger: Ledger, action: ClaimedAction, *, without_rivals: bool) -> Mapp
             "recorded_at": action.created_at,
             "at": action.first_sent_at,
             "without_rivals": without_rivals,
+            "parent": action.parent_action_id,
         },
     )
     assert use is not None

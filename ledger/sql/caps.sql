@@ -9,13 +9,14 @@
 -- attempt is under way, so that they may yet be held. What waits for a person and was never sent takes no place. At the door
 -- (`recorded_at` is NULL) everything counts. `bulk` counts what could not be taken back. A row has its place already when the
 -- answer to an earlier attempt is on record; a claim alone gives none, since its worker may have died before it counted.
-SELECT count(*) FILTER (WHERE per = 'run') AS run_effect_count,
+-- What carries an effect on (the capture of a hold) takes over its place: of the class, the two count as one.
+SELECT count(*) FILTER (WHERE per = 'run' AND NOT u.carried) AS run_effect_count,
        count(*) FILTER (WHERE per = 'run' AND u.tool = :tool) AS run_tool_count,
-       count(*) FILTER (WHERE per = 'day') AS day_effect_count,
+       count(*) FILTER (WHERE per = 'day' AND NOT u.carried) AS day_effect_count,
        count(*) FILTER (WHERE per = 'day' AND u.tool = :tool) AS day_tool_count,
-       coalesce(sum(u.minor) FILTER (WHERE per = 'run'), 0) AS run_effect_minor,
+       coalesce(sum(u.minor) FILTER (WHERE per = 'run' AND NOT u.carried), 0) AS run_effect_minor,
        coalesce(sum(u.minor) FILTER (WHERE per = 'run' AND u.tool = :tool), 0) AS run_tool_minor,
-       coalesce(sum(u.minor) FILTER (WHERE per = 'day'), 0) AS day_effect_minor,
+       coalesce(sum(u.minor) FILTER (WHERE per = 'day' AND NOT u.carried), 0) AS day_effect_minor,
        coalesce(sum(u.minor) FILTER (WHERE per = 'day' AND u.tool = :tool), 0) AS day_tool_minor,
        count(*) FILTER (WHERE per = 'run' AND u.class = 'irreversible' AND (u.before OR NOT u.needs_approval)) AS bulk,
        EXISTS (SELECT FROM counterfoil.attempt AS t
@@ -23,6 +24,10 @@ SELECT count(*) FILTER (WHERE per = 'run') AS run_effect_count,
                  AND t.outcome IN ('rejected', 'uncertain', 'succeeded')) AS has_place
 FROM (
   SELECT c.per, c.tool, c.class, c.needs_approval, c.before,
+         c.action_id = coalesce(CAST(:parent AS text), '') OR EXISTS (
+           SELECT FROM counterfoil.action AS n
+           WHERE n.parent_action_id = c.action_id AND n.effect = :effect AND n.phase = 'do'
+             AND n.state NOT IN ('permanent_failure', 'not_executed', 'cancelled', 'stale')) AS carried,
          CASE WHEN c.currency IS NOT DISTINCT FROM CAST(:currency AS text) THEN greatest(c.amount_minor, 0) END AS minor
   FROM (
     SELECT 'run' AS per, a.action_id, a.tool, a.class, a.needs_approval, a.currency, a.amount_minor, a.state,

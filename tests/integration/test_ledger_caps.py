@@ -86,6 +86,7 @@ def use_of(rows: Rows, tenant: str, **changes: object) -> Row:
         "recorded_at": NOON,
         "at": NOON,
         "without_rivals": False,
+        "parent": None,
         **changes,
     }
     found = rows.ledger().row(CAP_USE, given)
@@ -144,6 +145,23 @@ def test_amounts_and_tools_apart(rows: Rows) -> None:
     assert (use["run_effect_minor"], use["run_tool_minor"]) == (500, 0)
     assert use_of(rows, "apart", currency=None)["run_effect_minor"] == 0
     assert use_of(rows, "apart", tool="other")["day_effect_minor"] == 500
+
+
+def test_what_carries_an_effect_on_takes_over_its_place(rows: Rows) -> None:
+    """A hold and its capture are one charge, and every further capture is another; a capture that failed is none."""
+    hold = rows.build("succeeded", tenant="hold", **{**SENT, "tool": "stripe_authorize"})
+    assert use_of(rows, "hold", parent=hold)["run_effect_count"] == 0, "its capture has its place"
+    rows.build("permanent_failure", tenant="hold", **SENT, parent_action_id=hold)
+    assert use_of(rows, "hold")["run_effect_count"] == 1
+    for count in (1, 2):
+        rows.build("succeeded", tenant="hold", **SENT, parent_action_id=hold)
+        use = use_of(rows, "hold", parent=hold)
+        assert (use["run_effect_count"], use["run_effect_minor"], use["day_effect_count"]) == (
+            count,
+            500 * count,
+            count,
+        )
+    assert use_of(rows, "hold", tool="stripe_authorize")["run_tool_count"] == 1, "of its tool it counts"
 
 
 def test_the_day_is_utc(rows: Rows) -> None:

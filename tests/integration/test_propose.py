@@ -25,7 +25,7 @@ from counterfoil import (
 )
 from counterfoil.ledger.errors import CounterfoilError
 from counterfoil.outbox.pool import Transaction
-from counterfoil.settings_providers import ToolSettings
+from counterfoil.settings_providers import EffectSettings, ToolSettings
 
 __all__ = ["desk", "shop"]  # fixtures
 
@@ -336,6 +336,20 @@ def test_caps_hold_for_the_steps_of_a_plan(desk: Desk) -> None:
     run.propose([("note", {"order": "o1"})])
     run.propose([("note", {"order": "o2"})])
     assert desk.counted() == (2, 2)
+
+
+def test_a_hold_and_its_capture_are_one_under_a_cap(desk: Desk) -> None:
+    """One payment is allowed: it can be held, captured by its plan, and no second one can be held."""
+    desk.world.settings = desk.world.settings.model_copy(
+        update={"effect": {"payment": EffectSettings(count_per_run_max=1)}}
+    )
+    desk.cf = desk.client()
+    hold, run = desk.staged("hold"), desk.open(seen=1)
+    plan = run.propose([("capture", {"of": hold})])
+    assert run.stage("hold", {"order": "o2"}, wait_s=0).next_step is NextStep.LIMIT_REACHED
+    assert desk.decide(plan) == "approved"
+    desk.world.settle()
+    assert desk.shop.happened == ["hold", "capture"]
 
 
 @pytest.mark.parametrize("margin", [60.0, -60.0])
