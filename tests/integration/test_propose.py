@@ -338,7 +338,7 @@ def test_caps_hold_for_the_steps_of_a_plan(desk: Desk) -> None:
     assert desk.counted() == (2, 2)
 
 
-def test_a_hold_and_its_capture_are_one_under_a_cap(desk: Desk) -> None:
+def test_a_hold_and_its_capture_are_one_under_a_cap(desk: Desk, shop: Shop) -> None:
     """One payment is allowed: it can be held, captured by its plan, and no second one can be held."""
     desk.world.settings = desk.world.settings.model_copy(
         update={"effect": {"payment": EffectSettings(count_per_run_max=1)}}
@@ -349,7 +349,7 @@ def test_a_hold_and_its_capture_are_one_under_a_cap(desk: Desk) -> None:
     assert run.stage("hold", {"order": "o2"}, wait_s=0).next_step is NextStep.LIMIT_REACHED
     assert desk.decide(plan) == "approved"
     desk.world.settle()
-    assert desk.shop.happened == ["hold", "capture"]
+    assert shop.happened == ["hold", "capture"]
 
 
 @pytest.mark.parametrize("margin", [60.0, -60.0])
