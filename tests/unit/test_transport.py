@@ -188,6 +188,7 @@ def test_tls_error_after_the_request_is_uncertain(tls: ssl.SSLContext, pem: Path
 
     def break_record(connection: socket.socket) -> None:
         raw = socket.socket(fileno=connection.fileno())
+        raw.settimeout(5)  # the descriptor does not block, and a new object does not know that
         try:
             secure = tls.wrap_socket(raw, server_side=True, suppress_ragged_eofs=True)
         except ssl.SSLError:
@@ -195,6 +196,7 @@ def test_tls_error_after_the_request_is_uncertain(tls: ssl.SSLContext, pem: Path
             raise
         secure.recv(65536)
         plain = socket.socket(fileno=secure.detach())
+        plain.settimeout(5)
         plain.sendall(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
         plain.recv(1)
         plain.detach()
