@@ -72,9 +72,13 @@ def parse_arguments(
 def load_stored(text: str) -> dict[str, Any]:
     """Reads back the text that `canonical_json` made of arguments, with equal values.
 
-    An integer beyond the door's range can only have been a float, so it becomes that float again.
+    An integer beyond the door's range can only have been a float, so it becomes that float again. Raises `ValueError` for what
+    the door would not have let in.
     """
-    value = json.loads(text, parse_int=_stored_integer)
+    try:
+        value = json.loads(text, parse_int=_stored_integer)
+    except RecursionError:
+        raise ValueError("stored arguments are no such depth") from None
     if not isinstance(value, dict):
         raise ValueError("stored arguments are a JSON object")
     return value

@@ -188,6 +188,8 @@ class Plans:
             "expiry_s": rules.expiry_s,
             "lapses_at": self._lapses_at(transaction, rows, about),
             "open_max": limits.proposals_open_max,
+            "step": str(plan.places[0].step),
+            "revision": plan.places[0].revision,
         }
         opened = transaction.row(_SQL["open_plan"], params)
         assert opened is not None

@@ -104,7 +104,8 @@ def _written_beside_mismatch(
         return "once_key"
     gated = rules.needs_approval(spec, action.audience, action.amount_minor, has_correction=correction is not None)
     belongs = action.proposal_id is not None or action.approval_id is not None
-    if (gated or belongs) and not action.needs_approval:
+    # A call about another action is a plan's step, or an unwind's: no agent takes anything back, or captures it, by itself.
+    if (gated or belongs or spec.takes_of) and not action.needs_approval:
         return "needs_approval"
     return None
 

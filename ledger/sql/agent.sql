@@ -105,7 +105,8 @@ ORDER BY p.created_at DESC, p.proposal_id, a.place;
 
 -- name: open_plan
 SELECT answer, expires_at FROM counterfoil.open_plan(
-  :proposal, :tenant, :run, :actor, :note, :people, :expiry_s, CAST(:lapses_at AS timestamptz), :open_max);
+  :proposal, :tenant, :run, :actor, :note, :people, :expiry_s, CAST(:lapses_at AS timestamptz), :open_max,
+  :step, :revision);
 
 -- name: ledger_now
 SELECT counterfoil.now() AS now;

@@ -157,7 +157,8 @@ def mutations(pick: random.Random) -> Iterator[tuple[str, Callable[[str], object
     changes: dict[str, Callable[[str], object]] = {
         "action_id": other_id,
         **dict.fromkeys(("tenant", "run", "step", "actor", "effect", "target", "provider", "account", "queue"), word),
-        **dict.fromkeys(("once_key", "repeat_reason", "compensation", "correction", "arguments_codec"), word),
+        **dict.fromkeys(("repeat_reason", "compensation", "correction", "arguments_codec"), word),
+        "once_key": lambda _: f"{word('')}{pick.random()}",  # no two rows the same
         "arguments": lambda _: canonical_json({"currency": "eur", "order": word(""), "price": 500}),
         "revision": lambda _: pick.randint(2, 10**6),
         "phase": lambda _: pick.choice(["undo", "correct"]),

@@ -49,8 +49,8 @@ def open_plan(rows: Rows, run: str, *steps: str) -> str:
     first = rows.identity(run=run, step=steps[0])["action_id"]
     proposal_id = f"P-{first[4:16].upper()}"
     agent = rows.connect("agent")
-    query = "SELECT * FROM counterfoil.open_plan(%s, 'acme', %s, 'bot', '', 1, 3600, NULL, 3)"
-    agent.execute(query, (proposal_id, run))
+    query = "SELECT * FROM counterfoil.open_plan(%s, 'acme', %s, 'bot', '', 1, 3600, NULL, 3, %s)"
+    agent.execute(query, (proposal_id, run, steps[0]))
     for place, step in enumerate(steps, 1):
         target = f"{run}-{step}"
         rows.propose(agent, run=run, step=step, target=target, proposal=proposal_id, place=place, **SENT)

@@ -53,7 +53,8 @@ def planned(clone_database: Callable[[], AbstractContextManager[Database]]) -> I
         rows.execute(action_id, f"""result = '{json.dumps({"capture_before": LAPSES})}'""")
         step = rows.identity(run="ticket-1", step="capture")["action_id"]
         agent.execute(
-            "SELECT * FROM counterfoil.open_plan(%s, 'acme', 'ticket-1', 'bot', '', 1, 3600, NULL, 3)", (plan_id(step),)
+            "SELECT * FROM counterfoil.open_plan(%s, 'acme', 'ticket-1', 'bot', '', 1, 3600, NULL, 3, 'capture')",
+            (plan_id(step),),
         )
         rows.propose(agent, run="ticket-1", step="capture", tool="stripe_capture", proposal=plan_id(step), place=1)
         rows.propose(agent, run="plain", step="charge", target="2")

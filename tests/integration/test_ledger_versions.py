@@ -138,11 +138,11 @@ def test_a_plan_stops_with_what_cannot_be_read(rows: Rows, ledger: Ledger) -> No
     """One step's version is unreadable: the open proposal is withdrawn, and its other steps with it."""
     agent = rows.connect("agent")
     agent.execute("SELECT FROM counterfoil.open_run('acme', 'r1', 'bot')")
-    agent.execute(
-        "SELECT FROM counterfoil.open_plan('P-AAAAAAAAAAAA', 'acme', 'r1', 'bot', '', 1, 3600, NULL::timestamptz, 5)"
-    )
-    plan: dict[str, Any] = {"run": "r1", "proposal": "P-AAAAAAAAAAAA"}
-    first = str(rows.propose(**plan, place=1, target="1")["action_id"])
+    proposal = f"P-{rows.identity(step='first')['action_id'][4:16].upper()}"
+    query = "SELECT FROM counterfoil.open_plan(%s, 'acme', 'r1', 'bot', '', 1, 3600, NULL::timestamptz, 5, 'first')"
+    agent.execute(query, (proposal,))
+    plan: dict[str, Any] = {"run": "r1", "proposal": proposal}
+    first = str(rows.propose(**plan, step="first", place=1, target="1")["action_id"])
     second = unread(rows, **plan, place=2, target="2")
     rows.execute(second, "lookup_count = 5")
     assert give_up(ledger) == [second]

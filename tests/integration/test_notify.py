@@ -243,7 +243,8 @@ def test_a_plan_is_one_notice(rows: Rows, notifier: Callable[..., Notifier]) -> 
     step = rows.identity(run="planned", step="commit-1")
     proposal_id = f"P-{step['action_id'][4:16].upper()}"
     agent.execute(
-        "SELECT * FROM counterfoil.open_plan(%s, 'acme', 'planned', 'bot', '', 1, 3600, NULL, 3)", (proposal_id,)
+        "SELECT * FROM counterfoil.open_plan(%s, 'acme', 'planned', 'bot', '', 1, 3600, NULL, 3, 'commit-1')",
+        (proposal_id,),
     )
     for place, audience in ((1, "finance"), (2, "customer")):
         # fmt: off

@@ -7,7 +7,7 @@ ALTER TABLE counterfoil.run
 
 ALTER TABLE counterfoil.action
   ADD COLUMN proposal_id text,                 -- the decision that it waits for, or waited for
-  ADD COLUMN place integer CHECK (place >= 1), -- among the commit steps of a plan, which run in this order
+  ADD COLUMN place integer CHECK (place BETWEEN 1 AND 100), -- among the commit steps of a plan, which run in this order
   ADD COLUMN staged boolean NOT NULL DEFAULT false,
   ADD COLUMN correction text,                  -- canonical JSON {"arguments": …, "tool": …}: what could be said afterwards
   ADD COLUMN effect_scope text NOT NULL DEFAULT 'run' CHECK (effect_scope IN ('run', 'tenant')),
@@ -15,6 +15,8 @@ ALTER TABLE counterfoil.action
   DROP CONSTRAINT action_undo,
   ADD CONSTRAINT action_parent CHECK (phase = 'do' OR parent_action_id IS NOT NULL);
 CREATE INDEX action_proposal ON counterfoil.action (proposal_id, place) WHERE proposal_id IS NOT NULL;
+CREATE UNIQUE INDEX action_place ON counterfoil.action (proposal_id, place)
+  WHERE place IS NOT NULL AND superseded_by IS NULL;
 CREATE INDEX action_effect_open ON counterfoil.action (tenant, effect, target)
   WHERE phase = 'do'
     AND state IN ('proposed', 'awaiting_approval', 'ready', 'executing', 'retryable_failure', 'uncertain',

@@ -92,10 +92,11 @@ END $$;
 
 -- Opens the plan of a run, in the transaction that then records its steps; `answer`: opened, exists (a call that was
 -- repeated) or limit_reached. The run's open plan is withdrawn: an agent may replace what nobody has decided yet. What is
--- staged may lapse: the decision, and every step's first attempt, must come before `p_lapses_at`.
+-- staged may lapse: the decision, and every step's first attempt, must come before `p_lapses_at`. `p_step` in `p_revision`
+-- will be its first step, from which the id follows.
 CREATE FUNCTION counterfoil.open_plan(
   p_proposal text, p_tenant text, p_run text, p_actor text, p_note text, p_people integer, p_expiry_s double precision,
-  p_lapses_at timestamptz, p_open_max integer)
+  p_lapses_at timestamptz, p_open_max integer, p_step text, p_revision integer DEFAULT 1)
 RETURNS TABLE (answer text, expires_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -109,6 +110,11 @@ BEGIN
   FROM counterfoil.run AS r WHERE r.tenant = p_tenant AND r.run = p_run FOR NO KEY UPDATE;
   IF run_state IS DISTINCT FROM 'open' THEN
     RAISE EXCEPTION 'run is %: no new plan', coalesce(run_state, 'unknown') USING ERRCODE = 'CF403';
+  END IF;
+  -- An id that somebody made up could stand in the way of another tenant's proposal.
+  IF p_proposal IS DISTINCT FROM 'P-' || upper(substr(
+       counterfoil.action_id_of(p_tenant, p_run, p_step, p_revision, 'do'), 5, 12)) THEN
+    RAISE EXCEPTION 'not the id of a plan that begins with this step' USING ERRCODE = 'CF403';
   END IF;
   IF EXISTS (SELECT FROM counterfoil.proposal AS p WHERE p.proposal_id = p_proposal) THEN
     RETURN QUERY SELECT 'exists', p.expires_at FROM counterfoil.proposal AS p WHERE p.proposal_id = p_proposal;
@@ -128,7 +134,8 @@ BEGIN
     RETURN;
   END IF;
   INSERT INTO counterfoil.proposal (proposal_id, tenant, run, actor, is_plan, note, people, expires_at)
-  VALUES (p_proposal, p_tenant, p_run, p_actor, true, p_note, p_people, least(until, run_deadline, p_lapses_at));
+  VALUES (p_proposal, p_tenant, p_run, p_actor, true, p_note, p_people,
+          greatest(least(until, run_deadline, p_lapses_at), counterfoil.now()));
   UPDATE counterfoil.run AS r SET pivot = 'ahead' WHERE r.tenant = p_tenant AND r.run = p_run;
   RETURN QUERY SELECT 'opened', p.expires_at FROM counterfoil.proposal AS p WHERE p.proposal_id = p_proposal;
 END $$;
@@ -202,7 +209,8 @@ BEGIN
                                ELSE a.last_error_code END
     WHERE a.action_id = p_supersedes AND a.action_id <> p_action_id AND a.superseded_by IS NULL
       AND a.tenant = p_tenant AND a.run = p_run AND a.step = p_step AND a.phase = 'do'
-      AND a.state IN ('proposed', 'awaiting_approval', 'not_executed', 'permanent_failure', 'cancelled', 'stale')
+      AND (a.state IN ('not_executed', 'permanent_failure', 'cancelled', 'stale')
+           OR a.state IN ('proposed', 'awaiting_approval') AND a.place IS NULL)  -- a plan is never thinned out
     RETURNING a.* INTO superseded;
     UPDATE counterfoil.proposal AS p SET state = 'withdrawn', decided_at = counterfoil.now(), decided_by = p_actor
     WHERE p.proposal_id = superseded.proposal_id AND NOT p.is_plan AND p.state = 'open';
@@ -228,7 +236,7 @@ BEGIN
     p_place, p_staged, p_reads_version, p_expected_version, owner.deadline_at,
     CASE WHEN p_place > 1 OR (p_reads_version AND p_expected_version IS NULL) THEN 'proposed'
          WHEN gated THEN 'awaiting_approval' ELSE 'ready' END,
-    coalesce(p_not_before, counterfoil.now()),
+    greatest(counterfoil.now(), least(coalesce(p_not_before, counterfoil.now()), counterfoil.now() + interval '100 years')),
     CASE WHEN p_reads_version AND p_expected_version IS NULL THEN counterfoil.now() END, p_actor, 'proposed'
   WHERE once_taken_by IS NULL
     AND NOT EXISTS (SELECT FROM counterfoil.action AS l       -- a later revision may stand under the step
@@ -288,9 +296,9 @@ BEGIN
   IF p_staged AND p_class <> 'reversible' THEN
     RAISE EXCEPTION 'only a reversible form can be staged' USING ERRCODE = 'CF403';
   END IF;
-  IF (p_proposal IS NULL) <> (p_place IS NULL) OR (p_proposal IS NOT NULL AND NOT EXISTS (
-       SELECT FROM counterfoil.proposal AS p
-       WHERE p.proposal_id = p_proposal AND p.tenant = p_tenant AND p.run = p_run AND p.is_plan AND p.state = 'open')) THEN
+  PERFORM FROM counterfoil.proposal AS p         -- locked: a decision at this moment would not be about this step
+  WHERE p.proposal_id = p_proposal AND p.tenant = p_tenant AND p.run = p_run AND p.is_plan AND p.state = 'open' FOR SHARE;
+  IF (p_proposal IS NULL) <> (p_place IS NULL) OR (p_proposal IS NOT NULL AND NOT FOUND) THEN
     RAISE EXCEPTION 'no plan of this run is open under that id' USING ERRCODE = 'CF403';
   END IF;
   IF p_proposal IS NULL AND p_class IN ('compensatable', 'irreversible')
@@ -305,8 +313,9 @@ BEGIN
   END IF;
 END $$;
 
--- An approval within bounds goes on with the next revision of the step, where nothing was done under the one before and
--- the two differ in the amount alone. Whoever gave it said up to which amount; the action is ready then.
+-- An approval within bounds goes on with the next revision of the step, where the provider refused the one before and the
+-- two differ in the amount alone. Whoever gave it said up to which amount; the action is ready then. It does not outlive a
+-- cancel, nor a person's word that the action has ended.
 CREATE FUNCTION counterfoil.carry_approval(p_old counterfoil.action, p_new counterfoil.action) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -315,6 +324,7 @@ DECLARE
 BEGIN
   SELECT * INTO given FROM counterfoil.approval AS p WHERE p.approval_id = p_old.approval_id AND p.amount_field IS NOT NULL;
   IF NOT FOUND OR given.expires_at <= counterfoil.now() OR p_new.state <> 'awaiting_approval'
+     OR p_old.state <> 'permanent_failure' OR p_old.last_error_code = 'given_up' OR p_old.cancel_requested_at IS NOT NULL
      OR given.people < (SELECT p.people FROM counterfoil.proposal AS p WHERE p.proposal_id = p_new.proposal_id)
      OR ROW(p_new.tool, p_new.tool_version, p_new.class, p_new.effect, p_new.target, p_new.provider, p_new.account,
             p_new.audience, p_new.currency, p_new.actor, p_new.expected_resource_version, p_new.parent_action_id)
