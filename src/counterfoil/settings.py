@@ -147,16 +147,23 @@ class Settings(BaseSettings):
     effect: dict[str, EffectSettings] = {}
 
     @classmethod
-    def load(cls, path: Path | None = None, environ: Mapping[str, str] | None = None) -> Self:
+    def load(
+        cls,
+        path: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        *,
+        over: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Reads the TOML file and COUNTERFOIL_* variables (`__` nests), which win over it.
 
         The file is `path`, else what COUNTERFOIL_CONFIG names, else `counterfoil.toml` in the working directory if it is
-        there. Raises `ConfigError` naming the key and the file for an unknown name, a wrong value, or values that do not
-        fit together. No error shows a value. Secret files are read at first use, by those that need them.
+        there; `over` stands in place of its keys and tables. Raises `ConfigError` naming the key and the file for an
+        unknown name, a wrong value, or values that do not fit together. No error shows a value. Secret files are read at
+        first use, by those that need them.
         """
         environ = os.environ if environ is None else environ
         file = find_file(path, environ)
-        written = {} if file is None else read_file(file)
+        written = {**({} if file is None else read_file(file)), **(over or {})}
         from_environ = read_environ(cls, environ)
         try:
             return cls(**merge(written, from_environ))

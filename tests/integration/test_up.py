@@ -101,6 +101,10 @@ def test_up_acts_and_down_leaves_nothing(cli: Cli, project: Path) -> None:
     [action] = json.loads(cli("action", "list", "--json").stdout)
     assert (action["state"], action["action_id"]) == ("succeeded", result["action_id"])
     assert places["sandbox"] in cli("config", "show").stdout
+    (project / "counterfoil.toml").write_text("[approval]\nbulk_above = 3\n")
+    in_force = cli("config", "show").stdout
+    assert places["sandbox"] in in_force, "a project's own file is read as the stack's processes read it"
+    assert "approval.bulk_above = 3\n" in in_force
 
     [worker] = [p for p in psutil.Process(keeper(stack_home)).children() if "worker" in p.cmdline()]
     worker.send_signal(signal.SIGKILL)
@@ -165,6 +169,10 @@ def test_a_broken_tool_module_is_told_before_anything_runs_on(cli: Cli, project:
     assert refused.returncode == 2
     assert "no_such_module_here" in refused.stderr
     assert "Traceback" not in refused.stderr
+    detached = cli("up", "--detach", "--tools", "no_such_module_here")
+    assert detached.returncode == 2
+    assert "no_such_module_here" in detached.stderr, "the cause, and not the last line of a log"
+    assert "spelled right?" in detached.stderr, "and its fix"
     assert not Services.running(home_of(project))
     assert alive_children(project) == []
 

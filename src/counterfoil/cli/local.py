@@ -15,7 +15,7 @@ import typer
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath
 from counterfoil.cli.output import as_json, clean, note, say, stop
-from counterfoil.ledger.errors import NotFound
+from counterfoil.ledger.errors import ConfigError, CounterfoilError, NotFound
 
 if TYPE_CHECKING:
     from counterfoil.stack.home import Home
@@ -62,6 +62,8 @@ def up(
     home = _home()
     if keeper(home) is None:
         _start_detached(home, choices)
+    else:
+        note("it is up already, as it was started: `counterfoil down` first for other tools or settings")
     _print_up(home, choices, json_=json_)
     return None
 
@@ -170,7 +172,7 @@ def _interrupt(_signum: int, _frame: object) -> None:
 def _start_detached(home: Home, choices: Choices) -> None:
     from counterfoil.stack.errors import StackError
     from counterfoil.stack.processes import open_log
-    from counterfoil.stack.up import keeper, last_line
+    from counterfoil.stack.up import keeper, last_words
 
     log = home.log / "up.log"
     argv = [sys.executable, "-m", "counterfoil.cli", "up", "--workers", str(choices.workers)]
@@ -182,7 +184,9 @@ def _start_detached(home: Home, choices: Choices) -> None:
     deadline = time.monotonic() + DETACH_WAIT_S
     while keeper(home) != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
-            raise StackError(f"the stack does not start: {last_line(log)}", fix=f"See {log}.")
+            why, fix = last_words(log)
+            kind: type[CounterfoilError] = ConfigError if process.returncode == ConfigError.exit_code else StackError
+            raise kind(f"the stack does not start: {why}", fix=f"{fix}See {log}.")
         time.sleep(0.1)
     process.returncode = 0  # it is to outlive this one
 
@@ -200,7 +204,11 @@ def _print_up(home: Home, choices: Choices, *, json_: bool) -> None:
     say()
     say("In another terminal, in this folder:")
     say("  counterfoil action list")
-    say(f'  eval "$(counterfoil up --env)"     # what an agent for {clean(", ".join(choices.tenants))} needs')
+    say("  counterfoil proposal list          # what waits for you; so do `review list` and `correction list`")
+    say(
+        f'  eval "$(counterfoil up --env)"     # what an agent for {clean(", ".join(choices.tenants))} needs: in a shell of'
+    )
+    say("                                     # its own, since an agent does not decide")
     say()
     return None
 

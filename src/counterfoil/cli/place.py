@@ -29,15 +29,25 @@ Role = Literal["agent", "worker", "operator", "reader", "owner"]
 
 
 def load_settings(config: Path | None) -> Settings:
-    """The settings in force here; those of the local stack where nothing is configured. Raises ConfigError."""
+    """The settings in force here; those of the local stack where nothing is configured. Raises ConfigError.
+
+    Where the folder's own file configures no database and its stack runs, the file is read as the stack's processes read
+    it: with their tools and providers in place, so that people see what was proposed with the tools that proposed it.
+    """
     from counterfoil.settings import Settings  # here, not above: `--help` needs no pydantic
 
-    if config is None and not os.environ.get("COUNTERFOIL_CONFIG") and not Path("counterfoil.toml").exists():
-        home = local_home()
-        generated = home.path / "counterfoil.toml" if home else None
-        if generated is not None and generated.is_file():
-            return Settings.load(generated)
-    return Settings.load(config)
+    home = None if config is not None or os.environ.get("COUNTERFOIL_CONFIG") else local_home()
+    generated = home.path / "counterfoil.toml" if home else None
+    if home is None or generated is None or not generated.is_file():
+        return Settings.load(config)
+    if not Path("counterfoil.toml").exists():
+        return Settings.load(generated)
+    settings = Settings.load()
+    if settings.database.url is not None or not _runs(home):
+        return settings
+    from counterfoil.stack.project import local_parts
+
+    return Settings.load(over=local_parts(home, Path()))
 
 
 def database_url(config: Path | None, role: Role) -> str:
@@ -102,6 +112,14 @@ def local_home() -> Home | None:
     from counterfoil.stack.home import home
 
     return home(Path.cwd())
+
+
+def _runs(home: Home) -> bool:
+    try:
+        from counterfoil.stack.services import Services
+    except ModuleNotFoundError:
+        return False
+    return Services.running(home)
 
 
 def local_urls(home: Home) -> Urls | None:

@@ -260,7 +260,10 @@ def _found(ledger: Ledger, typed: str, config: Path | None) -> Shown:
     shown = people.show(ledger, _id_of(ledger, typed), registry=registry, contract_of=contract_of)
     for each in shown.steps:
         if each.spec is None:
-            note(f"note: {each.step.tool} version {each.step.tool_version} is not loaded here; this is the row alone.")
+            note(
+                f"note: {each.step.tool} version {each.step.tool_version} is not loaded here: this is the row alone."
+                " Put its module under `tools`."
+            )
     return shown
 
 

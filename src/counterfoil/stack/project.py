@@ -53,6 +53,14 @@ def write_config(home: Home, project: Path, *, sandbox_url: str, fast: bool, too
     return path
 
 
+def local_parts(home: Home, project: Path) -> dict[str, Any]:
+    """What the stack that has been started puts in place of the project's own: profile, tools, providers, services."""
+    given, file = read_file(config_path(home)), project / FILE_NAME
+    own = read_file(file).get("tools", []) if file.is_file() else []
+    tools = list(dict.fromkeys([*own, *given["tools"]]))
+    return {"tools": tools, **{name: given[name] for name in ("profile", "database", "broker", "providers")}}
+
+
 def to_toml(config: Mapping[str, Any]) -> str:
     """Values and tables as TOML takes them: JSON's strings, numbers and lists are TOML's as well."""
     lines = [f"{_key(name)} = {_value(value)}\n" for name, value in config.items() if not isinstance(value, Mapping)]

@@ -216,7 +216,8 @@ class LocalStack:
 
     def _refuse(self, name: str) -> None:
         log = self.home.log / f"{name}.log"
-        raise StackError(f"{name} does not start: {last_line(log)}", fix=f"See {log}.")
+        why, fix = last_words(log)
+        raise StackError(f"{name} does not start: {why}", fix=f"{fix}See {log}.")
 
 
 def env_for(home: Home, urls: Urls, role: str) -> dict[str, str]:
@@ -280,13 +281,16 @@ def stop_stack(home: Home) -> bool:
     return was_running
 
 
-def last_line(log: Path) -> str:
-    """The last line of a log that says something, capped."""
+def last_words(log: Path) -> tuple[str, str]:
+    """The last line of a log that says something, and the fix behind it, if our own command has named one; capped."""
+    lines: list[str] = []
     with suppress(OSError):
         lines = [line.strip() for line in log.read_text(errors="replace")[-4000:].splitlines() if line.strip()]
-        if lines:
-            return lines[-1][:300]
-    return "it has written nothing."
+    fix = lines.pop().removeprefix(_FIX)[:300] + " " if len(lines) > 1 and lines[-1].startswith(_FIX) else ""
+    return (lines[-1].removeprefix("counterfoil: ")[:300] if lines else "it has written nothing."), fix
+
+
+_FIX = "fix: "
 
 
 _RELAY_IS_CONNECTED = (
