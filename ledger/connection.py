@@ -104,7 +104,8 @@ class Ledger:
                 time.sleep(random.uniform(0.001, 0.020))
             except psycopg.errors.InsufficientPrivilege as error:
                 raise NotAllowed(
-                    f"this login may not run {query.name}.",
-                    fix="Log in as a member of the right group; `counterfoil db check` shows which this one is in.",
+                    f"this database login has no right to that ({query.name}).",
+                    fix="Log in as a member of the right group: `counterfoil db check` shows which login this is. It is the"
+                    " one in COUNTERFOIL_DATABASE__URL where that is set, as in an agent's shell.",
                 ) from error
         raise AssertionError("unreachable")

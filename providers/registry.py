@@ -66,9 +66,7 @@ class Registry:
                 lookup=lookup,
                 resource_version=_version_function(spec),
                 undo_tools=MappingProxyType(undo_tools),
-                correction_tools=MappingProxyType(
-                    {k: v for k, v in newest.items() if spec.correction and v.can_tell}
-                ),
+                correction_tools=MappingProxyType({k: v for k, v in newest.items() if spec.correction and v.can_tell}),
             )
 
     def get(self, name: str, version: int | None = None) -> ToolSpec:
@@ -108,13 +106,16 @@ def adapter_of(spec: ToolSpec, config: object = None) -> Adapter:
     return made(config)
 
 
+_WHERE = "Is it spelled right? It is looked for where Python looks: installed packages, PYTHONPATH, and this folder."
+
+
 def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{name}.".startswith(f"{exc.name}."):
             raise
-        raise ConfigError(f"there is no module {name!r}.", key="tools", fix="It is looked up on sys.path.") from exc
+        raise ConfigError(f"there is no module {name!r}.", key="tools", fix=_WHERE) from exc
 
 
 def _specs_in(module: ModuleType) -> Iterator[ToolSpec]:

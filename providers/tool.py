@@ -252,8 +252,8 @@ class _Declaration:
             self.refuse("it promises a provider key but does not take one", fix="Add the parameter `*, key: str`.")
         if kind is not ToolClass.PURE and ttl_s is None and not lookup and given.get("uncertain") is None:
             self.refuse(
-                "nothing can tell what an unknown outcome was: give `native_key_ttl_s`, a `lookup`,",
-                fix="or say `uncertain='operator_review'`, and a person decides each one.",
+                "nothing can tell what an unknown outcome was.",
+                fix="Give `native_key_ttl_s` or a `lookup`; or say `uncertain='operator_review'`: a person decides each.",
             )
         return Contract(
             native_key_ttl_s=ttl_s,

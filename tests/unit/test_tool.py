@@ -182,6 +182,14 @@ def test_a_complete_declaration_is_accepted(changes: dict[str, Any]) -> None:
     assert declare(with_of_only, undo=None).takes_of
 
 
+def test_an_unknown_argument_is_told_with_those_that_there_are() -> None:
+    """Whoever mistypes a name reads the names that the tool takes."""
+    with pytest.raises(ArgumentError) as refused:
+        declare().validate({"order_id": "1", "sku": "a", "colour": "red"})
+    assert refused.value.message == "$.colour: the tool has no such argument."
+    assert refused.value.fix.startswith("It takes order_id, sku")
+
+
 @pytest.mark.parametrize(
     ("arguments", "path", "code"),
     [
