@@ -30,6 +30,7 @@ class UncertainAction(RecordedAction):
     late_result: str | None
     asked: Literal["happened", "not_happened", "ask_again"] | None
     asked_receipt: str | None
+    asked_at: datetime | None
     asked_by: str | None
 
 

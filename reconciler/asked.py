@@ -37,7 +37,12 @@ class BackToReview:
     answer: Answer
     counts_from: datetime | None = None
     """From when on the same answer of the provider would count, where time is all that is missing."""
+    code: str | None = None
+    """Why the row is in review from now on; None: as before."""
 
+
+FOUND_UNSETTLED = "found_unsettled"
+"""`last_error_code` of a row whose object is there and not done yet: nothing may call it failed."""
 
 AskedVerdict = Settle | Fail | NotExecuted | AskLater | Person | BackToReview
 """Never a resend."""
@@ -76,26 +81,28 @@ def _fetched(outcome: Succeeded | Rejected | Uncertain) -> AskedVerdict:
         case Rejected():
             return BackToReview("failed_there")
         case Uncertain():
-            return BackToReview("unknown")
+            return BackToReview("unknown", code=FOUND_UNSETTLED)
         case _:
             assert_never(outcome)
 
 
 def not_happened(
-    row: Claimed, contract: Contract, finding: Finding | None, *, skew_s: float, base_s: float
+    row: Claimed, contract: Contract, finding: Finding | None, *, said_at: datetime, skew_s: float, base_s: float
 ) -> AskedVerdict:
     """A person says that it did not happen; the provider is asked once more, and what it holds wins.
 
-    Where nobody can be asked (`finding` is None), the person's word counts once every request must have landed. A tool
-    that has a native key and no look-up is such a one: only a resend would ask, and that is what is not wanted.
+    Where nobody can be asked (`finding` is None), the person's word counts if every request must have landed by `said_at`,
+    when it was given: what lands later the person has not seen, however late the reconciler comes. A tool that has a
+    native key and no look-up is such a one: only a resend would ask, and that is what is not wanted.
     """
     if row.late_receipt is not None:
         return Settle(row.late_receipt)
     match finding:
         case None:
-            return _once_open(row, contract, NotExecuted("not_happened", "a person's word; nobody can be asked"))
+            said = NotExecuted("not_happened", "a person's word; nobody can be asked")
+            return _once_open(row, min(said_at, row.as_of), contract, said)
         case Absent():
-            return _once_open(row, contract, NotExecuted("absent", "a person's word, and absent"))
+            return _once_open(row, row.as_of, contract, NotExecuted("absent", "a person's word, and absent"))
         case Unknown():
             return BackToReview("unknown")
         case Many():
@@ -121,10 +128,11 @@ def _held(row: Claimed, contract: Contract, outcome: Succeeded | Rejected | Unce
             assert_never(outcome)
 
 
-def _once_open(row: Claimed, contract: Contract, said: NotExecuted) -> NotExecuted | BackToReview:
-    opens_in_s = window_opens_in_s(row, row.as_of, contract)
+def _once_open(row: Claimed, at: datetime, contract: Contract, said: NotExecuted) -> NotExecuted | BackToReview:
+    """`at`: when it was looked, by whoever did."""
+    opens_in_s = window_opens_in_s(row, at, contract)
     if opens_in_s is None:
         return BackToReview("too_early")
     if opens_in_s >= 0:  # strictly after: at the last instant it may still appear
-        return BackToReview("too_early", row.as_of + timedelta(seconds=opens_in_s))
+        return BackToReview("too_early", at + timedelta(seconds=opens_in_s))
     return said

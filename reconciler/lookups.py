@@ -177,7 +177,14 @@ class LookUps:
             case "happened":
                 return asked.happened(row, finding, receipt=action.asked_receipt or "", skew_s=self.skew_s)
             case "not_happened":
-                return asked.not_happened(row, contract, finding, skew_s=self.skew_s, base_s=self.base_s)
+                return asked.not_happened(
+                    row,
+                    contract,
+                    finding,
+                    said_at=action.asked_at or action.as_of,
+                    skew_s=self.skew_s,
+                    base_s=self.base_s,
+                )
             case "ask_again" | None:
                 return verdict(
                     row,
@@ -225,10 +232,10 @@ class LookUps:
                 )
             case Person(code):
                 return verdicts.to_person(ledger, action, code=code, reason=code, evidence=evidence, by=by)
-            case BackToReview(answer, counts_from):
+            case BackToReview(answer, counts_from, why):
                 if counts_from is not None:
                     evidence = f"{evidence}; counts from {counts_from.isoformat()}"
-                return verdicts.back_to_review(ledger, action, answer=answer, code=None, evidence=evidence, by=by)
+                return verdicts.back_to_review(ledger, action, answer=answer, code=why, evidence=evidence, by=by)
             case _:
                 assert_never(said)
 

@@ -51,7 +51,7 @@ SELECT c.action_id, c.tenant, c.run, c.step, c.revision, c.phase, c.tool, c.tool
        c.last_absent_at, c.lookup_count, c.last_error_code, counterfoil.now() AS as_of,
        p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
        p.arguments AS of_arguments, t.receipt AS late_receipt, t.result AS late_result,
-       r.verb AS asked, r.receipt AS asked_receipt, r.by_person AS asked_by
+       r.verb AS asked, r.receipt AS asked_receipt, r.asked_at, r.by_person AS asked_by
 FROM claimed AS c
 LEFT JOIN counterfoil.action AS p ON p.action_id = c.parent_action_id
 LEFT JOIN counterfoil.review AS r ON r.action_id = c.action_id AND r.answered_at IS NULL

@@ -12,6 +12,7 @@ import requests
 from tests.acceptance.doubts import CHARGE, CREATE, LANDED_S, charge_ids, doubt, made_by_hand, sends, shown, state_of
 
 from counterfoil import tool
+from counterfoil.providers.outcomes import Found, Uncertain
 from counterfoil.testing import World
 
 if TYPE_CHECKING:
@@ -207,6 +208,37 @@ def test_a_tool_that_nobody_can_ask(
     code, told = cli("action", "explain", action_id)
     assert code == 0
     assert "a person vouches for it" in told
+
+
+def test_a_word_that_was_given_too_early(world: World, letters: list[str], enqueue: Any, cli: Any, sql: Any) -> None:
+    """What lands after a person spoke and before a reconciler came is not called undone: the word counts as of its time."""
+    action_id = enqueue("send_letter", {"order": "reaches"})
+    world.settle()
+    cli("review", "not-happened", action_id, "--wait-s", "0")
+    world.advance(POST_S + 60)  # no reconciler runs; what is in the post arrives
+    world.reconcile()
+    assert shown(cli, action_id)["requests"][-1]["answer"] == "too_early"
+    assert state_of(sql, action_id)[0] == "operator_review"
+    assert letters == ["reaches"]
+
+
+def test_a_payment_that_is_being_processed(
+    world: World, configure: Any, enqueue: Any, ask: Any, cli: Any, sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Absence was earned, and then a person names a payment that the provider still works on: that cannot be given up."""
+    configure("stripe", attempts_max=1)
+    world.sandbox.stripe.fault("504_before_commit", on=CREATE)
+    action_id = enqueue("stripe_charge", CHARGE)
+    world.settle()
+    assert shown(cli, action_id)["code"] == "absent"
+    [[key]] = sql("SELECT key FROM counterfoil.action WHERE action_id = %s", action_id)
+    made = made_by_hand(world, key, 500)
+    adapter = type(world.reconciler.look_ups.adapter(world.registry.get("stripe_charge", None)))
+    monkeypatch.setattr(adapter, "fetch", lambda *_, **__: Found(Uncertain("processing")))
+    assert ask("happened", action_id, "--receipt", made) == "unknown"
+    assert cli("review", "give-up", action_id, "--reason", "enough")[0] == 4
+    assert state_of(sql, action_id)[0] == "operator_review"
+    assert "not done with it yet" in cli("review", "list")[1]
 
 
 def test_giving_up(world: World, letters: list[str], enqueue: Any, cli: Any, sql: Any) -> None:

@@ -56,8 +56,11 @@ def said_it_happened(claimed: Claimed, finding: Finding | None, receipt: str = "
     return happened(claimed, finding, receipt=receipt, skew_s=60)
 
 
-def said_it_did_not(claimed: Claimed, contract: Contract, finding: Finding | None) -> AskedVerdict:
-    return not_happened(claimed, contract, finding, skew_s=60, base_s=1)
+def said_it_did_not(
+    claimed: Claimed, contract: Contract, finding: Finding | None, said_at: datetime | None = None
+) -> AskedVerdict:
+    """Said right before the look-up, unless `said_at` says when."""
+    return not_happened(claimed, contract, finding, said_at=said_at or claimed.as_of, skew_s=60, base_s=1)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def said_it_did_not(claimed: Claimed, contract: Contract, finding: Finding | Non
         (Found(DONE, created_at=at(-61)), Person("mismatch")),
         (Found(DONE, as_intended=False), Person("mismatch")),
         (Found(Rejected("card_declined")), BackToReview("failed_there")),
-        (Found(Uncertain("processing")), BackToReview("unknown")),
+        (Found(Uncertain("processing")), BackToReview("unknown", code="found_unsettled")),
     ],
 )
 def test_said_to_have_happened(finding: Finding | None, expected: AskedVerdict) -> None:
@@ -117,6 +120,14 @@ def test_said_not_to_have_happened(
 ) -> None:
     """What the provider holds wins; nothing there, or nobody to ask, counts strictly after the window."""
     assert said_it_did_not(row(seconds), contract, finding) == expected
+
+
+@pytest.mark.parametrize("contract", [BLIND, NATIVE_BLIND])
+def test_a_word_counts_as_of_when_it_was_given(contract: Contract) -> None:
+    """Where nobody can be asked, a word given inside the window is too early, however late the reconciler reads it."""
+    assert said_it_did_not(row(1000), contract, None, at(100)) == BackToReview("too_early", at(100))
+    assert said_it_did_not(row(1000), contract, None, at(101)) == WORD
+    assert said_it_did_not(row(1000), EXACT, Absent(), at(1)) == BOTH, "the provider was asked after it"
 
 
 def test_said_not_to_have_happened_against_a_late_receipt() -> None:

@@ -138,7 +138,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE counterfoil.sent_of(a)
     WHEN 'happened' THEN false
     WHEN 'unknown' THEN a.last_error_code IS NOT DISTINCT FROM 'absent'
-    ELSE coalesce(a.last_error_code, '') NOT IN ('mismatch', 'many_found', 'late_success', 'idempotency_mismatch')
+    ELSE coalesce(a.last_error_code, '') NOT IN ('mismatch', 'many_found', 'found_unsettled', 'late_success',
+                                                      'idempotency_mismatch')
   END
 $$;
 

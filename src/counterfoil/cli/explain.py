@@ -250,6 +250,7 @@ def _person(action: Row, history: Sequence[Row]) -> Iterator[Sentence]:
 _WHY = {
     "many_found": "the provider holds several objects under its key",
     "mismatch": "what the provider holds under its key is not what was intended",
+    "found_unsettled": "the provider holds it, and is not done with it yet",
     "absent": "it is proved that it was not done",
     "no_lookup": "the tool has no look-up, and no key that still answers",
     "idempotency_mismatch": "the provider knows its key with other parameters",
