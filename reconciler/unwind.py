@@ -84,8 +84,8 @@ class Unwinder:
             case Standing.WITHDRAW | Standing.EVIDENCE | Standing.COMPENSATING | Standing.CORRECTING:
                 return "waiting"
             case Standing.COMPENSATED:
-                if unwinds.mark_compensated(self.ledger, step.action_id, by=self.by):
-                    self._queue_correction(step)
+                unwinds.mark_compensated(self.ledger, step.action_id, by=self.by)
+                self._queue_correction(step)  # whoever has marked it: that one may have died before this
                 return "done"
             case Standing.CORRECT:
                 self._queue_correction(step)

@@ -15,6 +15,7 @@ import pytest
 from tests.acceptance.office import Office
 
 from counterfoil.ledger import corrections as doors
+from counterfoil.ledger import unwinds
 from counterfoil.ledger.canonical import sha256_of
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.corrections import Message, read_correction
@@ -148,6 +149,31 @@ def test_a_reconciler_that_dies(
     assert deaths == [query]
     assert sorted((c["step"], c["state"]) for c in open_ones()) == [("charge", "open"), ("mail", "open")]
     assert (office.undone(), office.mail(), run_state()) == (["charge 1182"], ["Your parcel"], "unwind_blocked")
+
+
+def test_whoever_marks_it_dies(
+    world: World,
+    office: Office,
+    enqueue: Any,
+    unwind: Any,
+    run_state: Any,
+    open_ones: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One unwinder marks a step as compensated and dies, another ends the run: the correction is queued all the same."""
+    enqueue("charge", {"order": "1182", "receipt": True}, "charge")
+    world.settle()
+    unwind()
+    real = unwinds.mark_compensated
+
+    def after_another(*args: Any, **named: Any) -> bool:
+        assert real(*args, **named)
+        return real(*args, **named)
+
+    monkeypatch.setattr(unwinds, "mark_compensated", after_another)
+    world.settle()
+    assert run_state() == "unwound"
+    assert [c["step"] for c in open_ones()] == ["charge"]
 
 
 def test_an_answer_that_was_lost(
