@@ -152,3 +152,22 @@ def test_an_agent_cannot_decide_by_any_door(rows: Rows) -> None:
     _, proposal, _ = planned(rows, "own", 1)
     with pytest.raises(NotAllowed):
         doors.decide(rows.ledger("agent"), proposal, verdict="approved", digest="0" * 64, by="bot", channel="cli")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"arguments": "[1]"},
+        {"arguments": "1182"},
+        {"arguments": '{"a":'},
+        {"compensation": "stripe_refund"},
+        {"correction": "[]"},
+        {"audience": ["customer", None]},
+    ],
+    ids=str,
+)
+def test_what_no_person_can_read_is_no_call(rows: Rows, said: dict[str, object]) -> None:
+    """It would blind the list of everything that waits."""
+    with pytest.raises(psycopg.Error) as refused:
+        rows.propose(run="unread", needs_approval=True, **said)
+    assert refused.value.sqlstate == "CF403"

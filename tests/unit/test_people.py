@@ -120,3 +120,12 @@ def test_the_table_of_values_that_look_alike() -> None:
             except ArgumentError:
                 text = "refused"
             assert text == cell, (kind, column)
+
+
+@pytest.mark.parametrize(
+    "text", ["[1]", '{"a":', '{"a":NaN}', '{"a":' + "[" * 2_000 + "]" * 2_000 + "}", '{"a":"\\ud800"}']
+)
+def test_what_no_door_lets_in_is_told_as_it_stands(text: str) -> None:
+    """Text that is no recorded call, written by hand, is shown as text, and stops nobody's page."""
+    [value] = values_of(text)
+    assert (value.name, value.text) == ("unreadable", '"' + visible(text).replace('"', '\\"') + '"')

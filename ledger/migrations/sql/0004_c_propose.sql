@@ -174,6 +174,11 @@ BEGIN
   IF p_action_id IS DISTINCT FROM counterfoil.action_id_of(p_tenant, p_run, p_step, p_revision, 'do') THEN
     RAISE EXCEPTION 'not the id of this run, step and revision' USING ERRCODE = 'CF403';
   END IF;
+  -- People have to read it.
+  IF NOT coalesce(p_arguments IS JSON OBJECT, false) OR p_compensation IS NOT JSON OBJECT OR p_correction IS NOT JSON OBJECT
+     OR array_position(p_audience, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION 'that is no call' USING ERRCODE = 'CF403';
+  END IF;
   INSERT INTO counterfoil.run (tenant, run, actor) VALUES (p_tenant, p_run, p_actor) ON CONFLICT DO NOTHING;
   -- The lock lasts until the caller commits: until then the run's unwind does not end (see finish_unwind).
   SELECT * INTO owner FROM counterfoil.run AS r WHERE r.tenant = p_tenant AND r.run = p_run FOR KEY SHARE;

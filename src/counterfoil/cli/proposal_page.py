@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from counterfoil.cli.output import distance, stamp
-from counterfoil.ledger.canonical import load_stored
 from counterfoil.ledger.digests import DIGEST_SHOWN
 from counterfoil.ledger.proposals import ProposalState, ProposedStep
 from counterfoil.ledger.unwind_steps import RANKS
 from counterfoil.people.amounts import money, told
 from counterfoil.people.proposals import Shown, ShownStaged, ShownStep
-from counterfoil.people.readable import Value, values_of, visible
+from counterfoil.people.readable import Value, stored, values_of, visible
 from counterfoil.providers.contract import Contract, Grade
 
 REACH = ("stays inside the company", "reaches customers", "reaches the public", "has legal weight")
@@ -75,7 +74,7 @@ def as_data(shown: Shown) -> dict[str, object]:
                 "tool": s.step.tool,
                 "target": s.step.target,
                 "receipt": s.step.receipt,
-                "arguments": load_stored(s.step.arguments),
+                "arguments": stored(s.step.arguments),
                 "amount_minor": s.step.amount_minor,
                 "currency": s.step.currency,
                 "lapses_at": s.lapses_at,
@@ -91,7 +90,7 @@ def as_data(shown: Shown) -> dict[str, object]:
             {
                 "proposal_id": before.proposal_id,
                 "tool": before.tool,
-                "arguments": load_stored(before.arguments),
+                "arguments": stored(before.arguments),
                 "by": before.by_person,
                 "reason": before.reason,
                 "at": before.at,
@@ -220,7 +219,9 @@ def _call(text: str | None, none: str) -> list[str]:
     """A recorded call, `{"arguments": …, "tool": …}`, as lines."""
     if text is None:
         return [none]
-    call = load_stored(text)
+    call = stored(text)
+    if "tool" not in call:
+        return _arguments(values_of(text))
     arguments = [value for value in values_of(text) if value.name.startswith("arguments")]
     named = (Value(value.name.removeprefix("arguments").removeprefix("."), value.lines) for value in arguments)
     return [visible(str(call.get("tool"))), *(f"  {line}" for line in _arguments(tuple(named)))]
@@ -255,9 +256,9 @@ def _step_data(shown: ShownStep) -> dict[str, object]:
     return {
         **{name: getattr(step, name) for name in step.__dataclass_fields__ if name not in left_out},
         "class": step.class_,
-        "arguments": load_stored(step.arguments),
-        "compensation": None if step.compensation is None else load_stored(step.compensation),
-        "correction": None if step.correction is None else load_stored(step.correction),
+        "arguments": stored(step.arguments),
+        "compensation": None if step.compensation is None else stored(step.compensation),
+        "correction": None if step.correction is None else stored(step.correction),
         "grade": None if shown.contract is None else shown.contract.grade.value,
         "tool_loaded": shown.spec is not None,
     }

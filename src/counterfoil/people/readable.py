@@ -11,12 +11,16 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from counterfoil.ledger.canonical import load_stored
+from counterfoil.ledger.canonical import DEPTH_MAX, canonical_json, load_stored
+from counterfoil.ledger.errors import ArgumentError
 from counterfoil.providers.outcomes import Json
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Control, format (direction overrides among them), surrogates, private, unassigned, line and paragraph separators."""
+_CALL_BYTES_MAX = 1_000_000
+"""Room for a recorded call: its arguments and its tool."""
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\r": "\\r", "\n": "\\n"}
 
@@ -41,7 +45,17 @@ def visible(text: str) -> str:
 
 def values_of(arguments: str) -> tuple[Value, ...]:
     """The values of recorded arguments (canonical JSON), in the order of their names."""
-    return tuple(_values("", load_stored(arguments)))
+    return tuple(_values("", stored(arguments)))
+
+
+def stored(text: str) -> dict[str, Any]:
+    """The recorded object. What no door lets in was written by hand and is never sent: it is told as text, `unreadable`."""
+    try:
+        value = load_stored(text)
+        canonical_json(value, bytes_max=_CALL_BYTES_MAX, depth_max=DEPTH_MAX + 1)
+    except (ValueError, ArgumentError):
+        return {"unreadable": text}
+    return value
 
 
 def _values(name: str, value: Json) -> Iterator[Value]:
