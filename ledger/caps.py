@@ -43,6 +43,11 @@ class CapTable:
         """Whether anything caps this tool."""
         return not (self._tool(tool).none and self._effect(effect).none)
 
+    def per_day(self, tool: str, effect: str) -> bool:
+        """Whether a cap of a day is among them."""
+        both = (self._tool(tool), self._effect(effect))
+        return any(c.count_per_day_max is not None or c.amount_per_day_max_minor is not None for c in both)
+
     def exceeded(self, use: Mapping[str, object], tool: str, effect: str, *, amount_minor: int | None) -> str | None:
         """The setting that one more call of this amount would exceed, beside a row of `CAP_USE`; None = it may go on."""
         for kind, name, caps in (("tool", tool, self._tool(tool)), ("effect", effect, self._effect(effect))):

@@ -171,7 +171,10 @@ def over_cap(transaction: Transaction, checked: CheckedCall, supersedes: str | N
         return False
     key: dict[str, object] = {"tenant": checked.tenant, "run": checked.run, "tool": spec.name, "effect": effect}
     this = {"currency": checked.currency, "action_id": supersedes or "", "recorded_at": None, "at": None}
-    use = transaction.row(CAP_USE, {**key, **this, "without_rivals": False, "parent": checked.parent})
+    use = transaction.row(
+        CAP_USE,
+        {**key, **this, "without_rivals": False, "parent": checked.parent, "per_day": caps.per_day(spec.name, effect)},
+    )
     assert use is not None
     return caps.exceeded(use, spec.name, effect, amount_minor=checked.amount_minor) is not None
 

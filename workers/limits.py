@@ -31,10 +31,10 @@ def over_limit(ledger: Ledger, action: ClaimedAction, rules: DoorRules) -> OverL
     """
     if action.phase != "do" or not (_is_bulky(action) or rules.caps.capped(action.tool, action.effect)):
         return None
-    over = _over(action, rules, _use(ledger, action, without_rivals=False), final=False)
+    over = _over(action, rules, _use(ledger, action, rules, without_rivals=False), final=False)
     if over is None:
         return None
-    return _over(action, rules, _use(ledger, action, without_rivals=True), final=True) or over
+    return _over(action, rules, _use(ledger, action, rules, without_rivals=True), final=True) or over
 
 
 def _over(action: ClaimedAction, rules: DoorRules, use: Mapping[str, object], *, final: bool) -> OverLimit | None:
@@ -48,7 +48,7 @@ def _over(action: ClaimedAction, rules: DoorRules, use: Mapping[str, object], *,
     return None
 
 
-def _use(ledger: Ledger, action: ClaimedAction, *, without_rivals: bool) -> Mapping[str, object]:
+def _use(ledger: Ledger, action: ClaimedAction, rules: DoorRules, *, without_rivals: bool) -> Mapping[str, object]:
     use = ledger.row(
         CAP_USE,
         {
@@ -61,6 +61,7 @@ def _use(ledger: Ledger, action: ClaimedAction, *, without_rivals: bool) -> Mapp
             "recorded_at": action.created_at,
             "at": action.first_sent_at,
             "without_rivals": without_rivals,
+            "per_day": rules.caps.per_day(action.tool, action.effect),
             "parent": action.parent_action_id,
         },
     )

@@ -44,7 +44,8 @@ FROM (
            CAST(:recorded_at AS timestamptz) IS NULL
              OR (a.created_at, a.action_id) < (CAST(:recorded_at AS timestamptz), CAST(:action_id AS text))
     FROM counterfoil.action AS a
-    WHERE a.tenant = :tenant AND a.effect = :effect AND a.phase = 'do'
+    WHERE CAST(:per_day AS boolean)           -- else nobody asks about the day, which may hold very many
+      AND a.tenant = :tenant AND a.effect = :effect AND a.phase = 'do'
       AND coalesce(a.first_sent_at, a.created_at)
           >= date_trunc('day', coalesce(CAST(:at AS timestamptz), counterfoil.now()), 'UTC')
       AND coalesce(a.first_sent_at, a.created_at)

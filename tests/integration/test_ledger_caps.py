@@ -86,6 +86,7 @@ def use_of(rows: Rows, tenant: str, **changes: object) -> Row:
         "recorded_at": NOON,
         "at": NOON,
         "without_rivals": False,
+        "per_day": True,
         "parent": None,
         **changes,
     }
@@ -171,3 +172,13 @@ def test_the_day_is_utc(rows: Rows) -> None:
     rows.build("succeeded", tenant="utc", **{**SENT, "first_sent_at": midnight - timedelta(microseconds=1)})
     assert use_of(rows, "utc")["day_effect_count"] == 1
     assert use_of(rows, "utc", at=NOON - timedelta(days=1))["day_effect_count"] == 1
+
+
+def test_the_day_is_counted_for_its_caps_only(rows: Rows) -> None:
+    """A day may hold very many: they are read where a cap of the day asks, and of a bulk the run tells enough."""
+    rows.build("succeeded", tenant="quiet", **SENT)
+    asked, not_asked = use_of(rows, "quiet"), use_of(rows, "quiet", per_day=False)
+    assert (asked["day_effect_count"], not_asked["day_effect_count"]) == (1, 0)
+    assert asked["run_effect_count"] == not_asked["run_effect_count"] == 1
+    table = CapTable(tools={"t": Caps(count_per_run_max=1)}, effects={"e": Caps(amount_per_day_max_minor=1)})
+    assert [table.per_day(tool, effect) for tool in "tu" for effect in "ef"] == [True, False, True, False]
