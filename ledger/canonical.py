@@ -72,13 +72,13 @@ def parse_arguments(
 def load_stored(text: str) -> dict[str, Any]:
     """Reads back the text that `canonical_json` made of arguments, with equal values.
 
-    An integer beyond the door's range can only have been a float, so it becomes that float again. Raises `ValueError` for what
-    the door would not have let in.
+    An integer beyond the door's range can only have been a float, so it becomes that float again. Raises `ValueError` for
+    what is no JSON object, or too deep to read.
     """
     try:
         value = json.loads(text, parse_int=_stored_integer)
     except RecursionError:
-        raise ValueError("stored arguments are no such depth") from None
+        raise ValueError("stored arguments are not that deep") from None
     if not isinstance(value, dict):
         raise ValueError("stored arguments are a JSON object")
     return value
