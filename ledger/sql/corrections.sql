@@ -1,8 +1,8 @@
 -- What people might have to be told: queued by the unwind, written, sent or dismissed by a person.
 
 -- name: list_corrections
--- Inside first, then customers, the public, what has legal weight; within a rank the one that waits longest. Only what a
--- reader may see.
+-- What waits before what is decided; inside first, then customers, the public, what has legal weight; within a rank the
+-- one that waits longest. Decided ones: the newest decision first. Only what a reader may see.
 SELECT c.correction_id, c.tenant, c.run, c.action_id, a.step, a.tool, a.target, c.audience, c.rank, c.state, c.sent_as,
        m.state AS message_state, c.decided_by, c.decided_at, c.open_since, c.created_at
 FROM counterfoil.correction AS c
@@ -11,7 +11,8 @@ LEFT JOIN counterfoil.action AS m ON m.action_id = c.sent_as
 WHERE (CAST(:tenant AS text) IS NULL OR c.tenant = :tenant)
   AND (CAST(:run AS text) IS NULL OR c.run = :run)
   AND (CAST(:state AS text) IS NULL OR c.state = :state)
-ORDER BY c.rank, c.open_since, c.correction_id LIMIT :limit;
+ORDER BY c.state <> 'open', CASE WHEN c.state = 'open' THEN c.rank END, CASE WHEN c.state = 'open' THEN c.open_since END,
+         c.decided_at DESC, c.correction_id LIMIT :limit;
 
 -- name: corrections_named
 -- Those that begin so; two are enough to know that it is not one.

@@ -1,7 +1,8 @@
 -- What people read and do about proposals. Writes go through the definer functions of the migration.
 
 -- name: list_proposals
--- With what each is about; keeps to the columns that a reader may see. The soonest to expire comes first.
+-- With what each is about; keeps to the columns that a reader may see. What waits comes first, the soonest to
+-- expire before the others; then what is decided, the newest decision first.
 SELECT p.proposal_id, p.tenant, p.run, p.actor, p.is_plan, p.people, p.state, p.expires_at, p.decided_by, p.decided_at,
        p.created_at, counterfoil.now() AS now,
   (SELECT coalesce(json_agg(to_json(s) ORDER BY s.place, s.revision), '[]')
@@ -12,7 +13,8 @@ FROM counterfoil.proposal AS p
 WHERE (CAST(:tenant AS text) IS NULL OR p.tenant = :tenant)
   AND (CAST(:run AS text) IS NULL OR p.run = :run)
   AND (CAST(:state AS text) IS NULL OR p.state = :state)
-ORDER BY p.expires_at, p.proposal_id LIMIT :limit;
+ORDER BY p.state <> 'open', CASE WHEN p.state = 'open' THEN p.expires_at END, p.decided_at DESC NULLS LAST, p.proposal_id
+LIMIT :limit;
 
 -- name: proposals_named
 -- By the first signs of the id, as people type them.

@@ -104,6 +104,17 @@ def test_list_tells_what_waits(cli: Cli, ask: Callable[..., str], role: str) -> 
     assert cli("list", "--state", "aproved").code == 2
 
 
+def test_what_waits_is_listed_before_what_is_decided(cli: Cli, ask: Callable[..., str]) -> None:
+    """However many have been decided since, a limit never hides one that still waits."""
+    ask()
+    [old] = cli("list", "--json").json
+    assert cli("reject", old["proposal_id"], "--reason", "no").code == 0
+    ask("second", order_id="2")
+    [first] = cli("list", "--all", "--limit", "1", "--json").json
+    assert (first["waits"], first["targets"]) == (True, ["2"])
+    assert [each["state"] for each in cli("list", "--all", "--json").json] == ["open", "rejected"]
+
+
 def test_show_has_everything_and_the_digest_last(cli: Cli, ask: Callable[..., str]) -> None:
     """Actor, tenant, run, expiry, tool and version, arguments, amount, audience, undo, outcome; JSON has it all."""
     action_id = ask()
@@ -203,6 +214,7 @@ def test_edit_shows_what_it_changes(cli: Cli, ask: Callable[..., str]) -> None:
     assert done.code == 0
     for word in ("amount_minor: 12345 -> 300", 'order_id: "1182" -> "1183"', "target: 1182 -> 1183", "3.00 USD"):
         assert word in done.out, word
+    assert "  undo, amount_minor: 12345 -> 300\n" in done.out, "of the undo only what differs"
     new = digest_in(done)
     assert new == digest_in(cli("show", name)) != old
     assert "edited" in cli("show", name).out

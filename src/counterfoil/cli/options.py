@@ -16,7 +16,7 @@ ConfigPath = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", metavar="TENANT", help="Only this tenant's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, do nothing.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most this many, the newest.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most this many.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the history.")]
 
 

@@ -330,7 +330,8 @@ def _line(each: ListedProposal) -> list[object]:
         left = remaining(each.expires_at, each.now)
         state = left if not each.waits else f"open, expires {left}"
     elif each.decided_at is not None:
-        state = f"{state} by {clean(each.decided_by)} {stamp(each.decided_at)}"
+        by = "" if state == "expired" else f" by {clean(each.decided_by)}"
+        state = f"{state}{by} {stamp(each.decided_at)}"
     return [
         each.proposal_id,
         visible(each.tenant),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from counterfoil.cli.output import distance, stamp
@@ -32,16 +32,16 @@ def remaining(expires_at: datetime, now: datetime) -> str:
 
 def page(shown: Shown) -> Iterator[str]:
     """The lines of `proposal show`; untrusted text in them is inert. The last is the digest."""
-    yield from _facts(_head(shown))
+    yield from fact_lines(_head(shown))
     for staged in shown.staged:
         yield from ("", f"staged: {staged.step.tool}")
-        yield from _facts(_staged(staged), indent="  ")
+        yield from fact_lines(_staged(staged), indent="  ")
     for each in shown.steps:
         kind = f"{each.step.class_}, by {visible(each.step.provider)}, account {visible(each.step.account)}"
         yield from ("", f"step {each.step.place}: {each.step.tool} version {each.step.tool_version} ({kind})")
-        yield from _facts(_step(each), indent="  ")
+        yield from fact_lines(_step(each), indent="  ")
     yield ""
-    yield from _facts(_said(shown))
+    yield from fact_lines(_said(shown))
     yield f"digest {shown.digest_shown}"
 
 
@@ -114,11 +114,16 @@ def _by_name(step: ProposedStep) -> dict[str, str]:
         "seen by": visible(", ".join(step.audience)),
         "amount": _amount(step.amount_minor, step.currency) or "none",
     }
-    calls = {
-        "undo": " ".join(_call(step.compensation, "no undo")),
-        "correction": " ".join(_call(step.correction, "none")),
-    }
+    calls = _call_by_name("undo", step.compensation) | _call_by_name("correction", step.correction)
     return {value.name: value.text for value in values_of(step.arguments)} | follows | calls
+
+
+def _call_by_name(what: str, text: str | None) -> dict[str, str]:
+    """`undo`: its tool, and `undo, amount_minor`: what it would be called with."""
+    if text is None:
+        return {what: "none"}
+    tool, values = _called(text)
+    return {what: tool or "-"} | {f"{what}, {value.name}".removesuffix(", "): value.text for value in values}
 
 
 def _head(shown: Shown) -> Iterator[Fact]:
@@ -135,11 +140,13 @@ def _head(shown: Shown) -> Iterator[Fact]:
     for before in p.rejected:
         why = f": {visible(before.reason)}" if before.reason else ""
         told_before = f"{before.proposal_id} on {stamp(before.at)} by {visible(before.by_person or '-')}{why}"
-        yield "rejected before", [told_before, *_arguments(values_of(before.arguments))]
+        yield "rejected before", [told_before, *argument_lines(values_of(before.arguments))]
 
 
 def _state(shown: Shown) -> str:
     p = shown.proposal
+    if p.state is ProposalState.EXPIRED:
+        return f"expired on {stamp(p.decided_at or p.expires_at)}"
     if p.state is not ProposalState.OPEN:
         return f"{p.state} by {visible(p.decided_by or '-')} on {stamp(p.decided_at or p.created_at)}"
     if not p.waits:
@@ -156,7 +163,7 @@ def _staged(staged: ShownStaged) -> Iterator[Fact]:
     amount = _amount(step.amount_minor, step.currency)
     if amount:
         yield "amount", [amount]
-    yield "arguments", _arguments(values_of(step.arguments))
+    yield "arguments", argument_lines(values_of(step.arguments))
     yield "receipt", [visible(step.receipt or "-")]
     if staged.lapses_at:
         yield "lapses", [visible(staged.lapses_at)]
@@ -169,7 +176,7 @@ def _step(shown: ShownStep) -> Iterator[Fact]:
     amount = _amount(step.amount_minor, step.currency)
     if amount:
         yield "amount", [amount]
-    yield "arguments", ["(erased)"] if step.erased_at else _arguments(values_of(step.arguments))
+    yield "arguments", ["(erased)"] if step.erased_at else argument_lines(values_of(step.arguments))
     yield "seen by", [f"{visible(', '.join(step.audience) or 'nobody')}: {reach(step.audience)}"]
     yield "undo", _call(step.compensation, "no undo")
     yield "correction", _call(step.correction, "none")
@@ -219,15 +226,24 @@ def _call(text: str | None, none: str) -> list[str]:
     """A recorded call, `{"arguments": …, "tool": …}`, as lines."""
     if text is None:
         return [none]
+    tool, values = _called(text)
+    if tool is None:
+        return argument_lines(values)
+    return [tool, *(f"  {line}" for line in argument_lines(values))]
+
+
+def _called(text: str) -> tuple[str | None, Sequence[Value]]:
+    """Tool and arguments of a recorded call; no tool, and all of it, where it is none."""
     call = stored(text)
     if "tool" not in call:
-        return _arguments(values_of(text))
+        return None, values_of(text)
     arguments = [value for value in values_of(text) if value.name.startswith("arguments")]
-    named = (Value(value.name.removeprefix("arguments").removeprefix("."), value.lines) for value in arguments)
-    return [visible(str(call.get("tool"))), *(f"  {line}" for line in _arguments(tuple(named)))]
+    named = [Value(value.name.removeprefix("arguments").removeprefix("."), value.lines) for value in arguments]
+    return visible(str(call.get("tool"))), named
 
 
-def _arguments(values: Sequence[Value]) -> list[str]:
+def argument_lines(values: Sequence[Value]) -> list[str]:
+    """`name: value`, a line each; a text of several lines takes as many."""
     lines: list[str] = []
     for value in values:
         first, *more = value.lines
@@ -242,7 +258,8 @@ def _amount(amount_minor: int | None, currency: str | None) -> str | None:
     return None if amount_minor is None else visible(money(amount_minor, currency))
 
 
-def _facts(pairs: Iterator[Fact], *, indent: str = "") -> Iterator[str]:
+def fact_lines(pairs: Iterable[Fact], *, indent: str = "") -> Iterator[str]:
+    """Names and what they are, in two columns; what is not ours in them went through `visible`."""
     found = list(pairs)
     width = max((len(name) for name, _ in found), default=0)
     for name, lines in found:
