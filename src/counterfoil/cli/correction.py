@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath, DryRun, Limit, Tenant, group
-from counterfoil.cli.output import as_json, clean, facts, say, stop, table
+from counterfoil.cli.output import as_json, facts, say, stop, table
 from counterfoil.ledger.errors import ArgumentError, ConfigError, DecisionRefused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from counterfoil.cli.correction_page import Reach
     from counterfoil.ledger.corrections import Correction, ListedCorrection, Message
     from counterfoil.outbox.intents import DoorRules
-    from counterfoil.people.readable import Value
-    from counterfoil.providers.outcomes import Json
     from counterfoil.providers.registry import Registry
 
 CHANNEL = "cli"
@@ -61,7 +59,7 @@ def list_corrections(
         table(
             ("correction", "rank", "run", "step", "tool", "target", "seen by", "state", "since"),
             [[", ".join(row[n]) if n == "audience" else row[n] for n in names] for row in rows],
-            empty="no corrections",
+            empty="no corrections" if all_ else "no correction waits for a person",
         )
     if any(each.state is CorrectionState.OPEN for each in found):
         stop(6)
@@ -86,7 +84,11 @@ def edit(
     correction: CorrectionId,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="One argument of what would be said; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="An argument of it: text, or JSON where the tool takes no text. Repeatable.",
+        ),
     ] = None,
     tool: Annotated[
         str | None, typer.Option("--tool", metavar="TOOL", help="Say it with this tool, written anew.")
@@ -106,7 +108,7 @@ def edit(
 
     changes, (registry, rules) = _changes(set_ or []), _tools(config)
     if not changes and tool is None:
-        raise ConfigError("nothing to write.", key="--set", fix="Give --set NAME=VALUE, or --tool.")
+        raise ArgumentError("nothing to write.", path="--set", code="usage", fix="Give --set NAME=VALUE, or --tool.")
     with place.open_ledger(config, "operator") as ledger:
         edited = people.edit(
             ledger,
@@ -126,7 +128,10 @@ def edit(
 def send(
     correction: CorrectionId,
     digest: Annotated[
-        str | None, typer.Option("--digest", metavar="HEX", help="As `show` ended with: at least 16 digits.")
+        str | None,
+        typer.Option(
+            "--digest", metavar="HEX", help="What `show` ended with: 16 digits or all. Needed but for --dry-run."
+        ),
     ] = None,
     reason: Why = "sent at the command line",
     dry_run: DryRun = False,
@@ -148,7 +153,12 @@ def send(
             found = corrections.read_correction(ledger, name)
             return _would_send(found, people.message_of(found, registry, rules), json_=json_)
         if digest is None:
-            raise ConfigError("which text?", key="--digest", fix=f"`counterfoil correction show {name}` ends with it.")
+            raise ArgumentError(
+                "say which text, by its digest.",
+                path="--digest",
+                code="usage",
+                fix=f"`counterfoil correction show {name}` ends with it.",
+            )
         answered = people.send(
             ledger,
             name,
@@ -161,7 +171,7 @@ def send(
         )
     if json_:
         return as_json({"correction_id": name, "state": "sent", "sent_as": answered.sent_as, "by": answered.by})
-    facts([("correction", name), ("sent as", answered.sent_as), ("by", answered.by)])
+    say(f"{name}: recorded as {answered.sent_as}, which a worker sends.")
     return None
 
 
@@ -185,7 +195,7 @@ def dismiss(
         answered = people.dismiss(ledger, name, by=place.person(), channel=CHANNEL, reason=reason)
     if json_:
         return as_json({"correction_id": name, "state": "dismissed", "by": answered.by})
-    facts([("correction", name), ("dismissed by", answered.by)])
+    say(f"{name}: dismissed; nobody is told.")
     return None
 
 
@@ -197,25 +207,17 @@ def _tools(config: Path | None) -> tuple[Registry, DoorRules]:
     return Registry.load(settings.tools), door_rules(settings)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reach:
-    """Who would see the message, by its tool's word; or why it cannot be sent from here as it is."""
-
-    audience: tuple[str, ...] | None = None
-    target: str | None = None
-    why_not: str | None = None
-
-
-def _reach(found: Correction, config: Path | None) -> _Reach:
+def _reach(found: Correction, config: Path | None) -> Reach:
+    from counterfoil.cli.correction_page import Reach
     from counterfoil.people.corrections import message_of
 
     if found.call is None or found.state.value != "open":
-        return _Reach()
+        return Reach()
     try:
         message = message_of(found, *_tools(config))
     except (ConfigError, ArgumentError, DecisionRefused) as error:
-        return _Reach(why_not=error.message)
-    return _Reach(message.audience, message.target)
+        return Reach(why_not=error.message)
+    return Reach(message.audience, message.target)
 
 
 def _changes(given: list[str]) -> dict[str, str]:
@@ -223,7 +225,7 @@ def _changes(given: list[str]) -> dict[str, str]:
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or not name:
-            raise ConfigError(f"{clean(each)!r} is no NAME=VALUE.", key="--set")
+            raise ArgumentError(f"{each!r} is not NAME=VALUE.", path="--set", code="usage")
         changes[name] = value
     return changes
 
@@ -260,12 +262,12 @@ def _listed(each: ListedCorrection) -> dict[str, Any]:
     }
 
 
-def _tell(found: Correction, reach: _Reach, *, json_: bool) -> None:
+def _tell(found: Correction, reach: Reach, *, json_: bool) -> None:
+    from counterfoil.cli.correction_page import page
     from counterfoil.people.corrections import said
-    from counterfoil.people.readable import values_of
 
-    written = said(found)
     if json_:
+        written = said(found)
         decisions = [
             {"verdict": d.verdict, "by": d.by_person, "db_role": d.db_role, "channel": d.channel, "reason": d.reason,
              "at": d.at} for d in found.decisions
@@ -275,47 +277,9 @@ def _tell(found: Correction, reach: _Reach, *, json_: bool) -> None:
         call = {"tool": written[0], "arguments": written[1]} if written else None
         return as_json({**_listed(found), "seen": seen, "call": call, "would_be_seen_by": reach.audience,
                         "why_not": reach.why_not, "digest": found.digest, "decisions": decisions})  # fmt: skip
-    line = _listed(found)
-    facts([("correction", found.correction_id), ("state", found.state.value), ("rank", line["rank"]), ("run", found.run),
-           ("tenant", found.tenant), ("since", found.open_since)])  # fmt: skip
-    say()
-    facts([("seen by", ", ".join(found.audience) or "nobody"), ("at", found.seen_at), ("done by", found.tool),
-           ("step", found.step), ("action", found.action_id), ("now", found.action_state.value),
-           ("receipt", found.receipt)])  # fmt: skip
-    _lines(values_of(found.arguments))
-    say()
-    if written is None:
-        say(
-            f"nobody has written what to say: counterfoil correction edit {found.correction_id} --tool TOOL --set NAME=VALUE"
-        )
-    else:
-        seen_by = None if reach.audience is None else ", ".join(reach.audience) or "nobody"
-        facts([("would be said by", written[0]), ("about", reach.target), ("to be seen by", seen_by),
-               ("cannot be sent", reach.why_not)])  # fmt: skip
-        _lines(values_of(_text(written[1])))
-    for decision in found.decisions:
-        facts([(decision.verdict, f"by {decision.by_person} ({decision.channel}) {decision.reason or ''}")])
-    if found.sent_as is not None:
-        facts([("sent as", found.sent_as), ("message is", found.message_state.value if found.message_state else None)])
-    if found.digest is not None:
-        facts([("digest", found.digest[:16])])
+    for line in page(found, reach):
+        say(line)
     return None
-
-
-def _lines(values: tuple[Value, ...]) -> None:
-    for value in values:
-        if len(value.lines) == 1:
-            say(f"  {clean(value.name)}  {value.text}")
-        else:
-            say(f"  {clean(value.name)}")
-            for line in value.lines:
-                say(f"    {line}")
-
-
-def _text(arguments: dict[str, Json]) -> str:
-    from counterfoil.ledger.canonical import canonical_json
-
-    return canonical_json(arguments)
 
 
 def _read(arguments: str) -> object:
