@@ -148,6 +148,18 @@ def test_edited_before_it_is_sent(
     assert run_state() == "unwound"
 
 
+@pytest.mark.parametrize("call", ["{}", '{"tool":"send_mail"}', '{"arguments":[],"tool":7}'])
+def test_what_an_agent_wrote_past_the_front_door(mailed: str, shown: Any, cli: Any, sql: Any, call: str) -> None:
+    """A call that is none counts as unwritten: it is listed and shown, and a person writes it."""
+    sql("UPDATE counterfoil.correction SET call = %s", call)
+    assert shown(mailed)["call"] is None
+    assert cli("correction", "show", mailed)[0] == 0
+    assert cli("correction", "send", mailed, "--digest", shown(mailed)["digest"])[0] == 4
+    words = ("--set", "order=1182", "--set", "to=c@example.com", "--set", "subject=Sorry")
+    assert cli("correction", "edit", mailed, "--tool", "send_mail", *words)[0] == 0
+    assert cli("correction", "send", mailed, "--digest", shown(mailed)["digest"])[0] == 0
+
+
 def test_too_few_digits_and_somebody_else_s_text(
     world: World, office: Office, mailed: str, shown: Any, cli: Any
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -12,13 +14,48 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from counterfoil.ledger.canonical import canonical_json
+from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ArgumentError
+from counterfoil.people import corrections, proposals, reviews
 from counterfoil.people.amounts import money, told, totals
 from counterfoil.people.proposals import value_of
 from counterfoil.people.readable import values_of, visible
 from counterfoil.providers.arguments import arguments_of
+from counterfoil.providers.registry import Registry
 
 ROOT = Path(__file__).parents[2]
+
+
+class NoLedger:
+    """No statement is made before the words are checked."""
+
+
+BAD_WORDS = [
+    *({"by": by} for by in ("", " ", "x" * 201, "a\0b", "\ud800")),
+    *({"channel": channel} for channel in ("", "x" * 41, "a\0b")),
+    *({"reason": reason} for reason in ("a\0b", "\udcff", "x" * 501)),
+]
+
+
+@pytest.mark.parametrize("bad", BAD_WORDS, ids=ascii)
+def test_words_that_the_ledger_cannot_hold(bad: dict[str, str]) -> None:
+    """Every door for people refuses them by their name: a database's error would hold the row, receipts and all."""
+    words = {"by": "alice", "channel": "api", "reason": "seen", **bad}
+    ledger, tools, digest = cast("Ledger", NoLedger()), Registry(), "0" * 16
+    doors: list[Callable[[], object]] = [
+        lambda: proposals.approve(ledger, "P-1", digest=digest, registry=tools, **words),
+        lambda: proposals.reject(ledger, "P-1", **words),
+        lambda: proposals.edit(ledger, "P-1", place=1, changes={}, registry=tools, **words),
+        lambda: reviews.ask(ledger, "act_1", verb="ask_again", **words),
+        lambda: reviews.give_up(ledger, "act_1", **words),
+        lambda: corrections.edit(ledger, "C-1", changes={}, registry=tools, **words),
+        lambda: corrections.send(ledger, "C-1", digest=digest, registry=tools, **words),
+        lambda: corrections.dismiss(ledger, "C-1", **words),
+    ]
+    for door in doors:
+        with pytest.raises(ArgumentError) as refused:
+            door()
+        assert refused.value.path in bad
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from counterfoil.ledger.digests import DIGEST_SHOWN
 from counterfoil.ledger.errors import ArgumentError, ConfigError, DecisionRefused
 from counterfoil.ledger.keys import action_id, step_of
 from counterfoil.outbox.intents import DOOR_RULES, DoorRules, checked_arguments
+from counterfoil.people.words import check_words
 from counterfoil.providers.outcomes import Json
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
@@ -28,12 +29,12 @@ RANK_NAMES = ("inside", "customer", "public", "legal")
 
 
 def said(correction: Correction) -> tuple[str, dict[str, Json]] | None:
-    """Tool and arguments of what would be said; None: nobody has written it."""
+    """Tool and arguments of what would be said; None: nobody has written it, or what an agent has written is no call."""
     if correction.call is None:
         return None
     call = load_stored(correction.call)
-    arguments = call["arguments"]
-    return str(call["tool"]), dict(arguments) if isinstance(arguments, dict) else {}
+    tool, arguments = call.get("tool"), call.get("arguments")
+    return (tool, dict(arguments)) if isinstance(tool, str) and isinstance(arguments, dict) else None
 
 
 def teller(registry: Registry, name: str, rules: DoorRules) -> ToolSpec:
@@ -68,8 +69,10 @@ def edit(
     """Writes what would be said: `changes` over what is written, or, with another `tool`, all of it.
 
     A value is taken as text, and as JSON where the tool's argument is no text. Returns the correction with its new digest.
-    Raises `ArgumentError` (the tool refuses it, or no tool is named), `ConfigError`, `DecisionRefused`, `NotFound`.
+    Raises `ArgumentError` (the tool refuses it, or no tool is named), `ConfigError`, `NotFound`, `DecisionRefused` (code
+    `unchanged` when nothing differs).
     """
+    check_words(by, channel, reason)
     correction = doors.read_correction(ledger, correction_id)
     written = said(correction)
     name = tool or (written[0] if written else None)
@@ -84,6 +87,8 @@ def edit(
     arguments: dict[str, object] = dict(written[1]) if written and written[0] == name else {}
     call: dict[str, Json] = {"tool": spec.name, "arguments": _taken(spec, arguments, changes, rules)}
     text = canonical_json(call)
+    if text == correction.call and correction.state is CorrectionState.OPEN:
+        raise DecisionRefused("that changes nothing.", code="unchanged", fix="Send it as it is, or dismiss it.")
     answered = doors.edit(ledger, correction_id, call=text, by=by, channel=channel, reason=reason)
     if answered.answer is not Answer.EDITED:
         raise refusal(answered, correction)
@@ -106,6 +111,7 @@ def send(
     `digest`: at least 16 digits of the one shown. Raises `DecisionRefused` (its `code` is an `Answer`), `ArgumentError`,
     `ConfigError`, `NotFound`, `NotAllowed`, `LedgerUnavailable`; after the last one the same again is told what stands.
     """
+    check_words(by, channel, reason)
     if len(digest) < DIGEST_SHOWN or not set(digest.lower()) <= set("0123456789abcdef"):
         raise ArgumentError(
             f"a digest has at least {DIGEST_SHOWN} hex digits.", path="digest", code="usage", fix="`show` ends with it."
@@ -125,6 +131,7 @@ def send(
 
 def dismiss(ledger: Ledger, correction_id: str, *, by: str, channel: str, reason: str) -> Answered:
     """Leaves it unsaid, for good; the run's unwind goes on. Raises `DecisionRefused`, `NotFound`, `NotAllowed`."""
+    check_words(by, channel, reason)
     answered = doors.dismiss(ledger, correction_id, by=by, channel=channel, reason=reason)
     if answered.answer is not Answer.DISMISSED:
         raise refusal(answered, doors.read_correction(ledger, correction_id))
@@ -177,7 +184,9 @@ def refusal(answered: Answered, correction: Correction) -> DecisionRefused:
             why = f"{name} has changed since it was shown: nothing was sent."
             fix = f"`counterfoil correction show {name}` shows what it is now."
         case Answer.DECIDED:
-            what = f"sent as {answered.sent_as}" if answered.sent_as else "decided"
+            sent_as = answered.sent_as or correction.sent_as
+            what = "decided" if correction.state is CorrectionState.OPEN else correction.state.value
+            what = f"sent as {sent_as}" if sent_as else what
             why, fix = f"{name} was {what} by {answered.by}.", "That decision stands; yours changed nothing."
         case Answer.UNWRITTEN:
             why, fix = f"nobody has written what {name} says.", f"`counterfoil correction edit {name} --tool …`"

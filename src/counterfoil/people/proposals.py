@@ -14,17 +14,15 @@ from counterfoil.ledger.canonical import INTEGER_MAX, load_stored, parse_argumen
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.digests import DIGEST_SHOWN, BoundIntent, intent_digest, proposal_digest
 from counterfoil.ledger.errors import ArgumentError, ConfigError, CounterfoilError, DecisionRefused
-from counterfoil.ledger.keys import action_id, check_id, step_of
+from counterfoil.ledger.keys import action_id, step_of
 from counterfoil.ledger.proposals import Answer, Decided, Proposal, ProposalState, ProposedStep, StagedStep
-from counterfoil.outbox.intents import DOOR_RULES, REASON_CHARS_MAX, CheckedCall, DoorRules, check_call
+from counterfoil.outbox.intents import DOOR_RULES, CheckedCall, DoorRules, check_call
 from counterfoil.people.amounts import totals
 from counterfoil.people.refusals import refusal
+from counterfoil.people.words import check_words
 from counterfoil.providers.contract import Contract
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
-
-PERSON_CHARS_MAX = 200
-CHANNEL_CHARS_MAX = 40
 
 ContractOf = Callable[[ToolSpec], Contract]
 """Which contract is in force for a tool; settings may lengthen the times that its code declares."""
@@ -154,7 +152,7 @@ def approve(
     in its amount, up to that, without asking again: single calls of one person's approval only. Raises `DecisionRefused`
     (its `code` is an `Answer`), `ArgumentError`, `NotFound`, `NotAllowed`, `LedgerUnavailable`.
     """
-    _check_words(by, channel, reason)
+    check_words(by, channel, reason)
     if len(digest) < DIGEST_SHOWN or not set(digest.lower()) <= set("0123456789abcdef"):
         raise ArgumentError(
             f"a digest has at least {DIGEST_SHOWN} hex digits.", path="digest", code="usage", fix="`show` ends with it."
@@ -182,7 +180,7 @@ def reject(
     ledger: Ledger, proposal_id: str, *, by: str, channel: str, reason: str, digest: str | None = None
 ) -> Decided:
     """Rejects it: nothing of it is sent, and the model is told. With `digest`, only what was shown. Raises as `approve`."""
-    _check_words(by, channel, reason)
+    check_words(by, channel, reason)
     decided = doors.decide(
         ledger, proposal_id, verdict="rejected", digest=digest, by=by, channel=channel, reason=reason
     )
@@ -211,7 +209,7 @@ def edit(
     `ConfigError` without the tool, `ArgumentError` for what it refuses, else as `approve`; code `unchanged` when nothing
     differs.
     """
-    _check_words(by, channel, reason)
+    check_words(by, channel, reason)
     shown = show(ledger, proposal_id, registry=registry, contract_of=contract_of)
     if digest is not None and not shown.digest.startswith(digest.lower()):
         raise refusal(Decided(answer=Answer.CHANGED), shown.proposal)
@@ -273,14 +271,6 @@ def value_of(text: str, recorded: object) -> object:
         return text
     value = read["value"] if len(read) == 1 else text
     return text if isinstance(recorded, str) and not isinstance(value, str) else value
-
-
-def _check_words(by: str, channel: str, reason: str | None) -> None:
-    """What a person says about themselves and why, if the ledger can hold it."""
-    check_id(by.strip(), "by", PERSON_CHARS_MAX)
-    check_id(channel, "channel", CHANNEL_CHARS_MAX)
-    if reason is not None:
-        check_id(reason, "reason", REASON_CHARS_MAX)
 
 
 def _checked(shown: ShownStep, changes: Mapping[str, object], proposal: Proposal, rules: DoorRules) -> CheckedCall:

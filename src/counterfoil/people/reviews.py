@@ -15,6 +15,7 @@ from counterfoil.ledger import reviews as doors
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ArgumentError
 from counterfoil.ledger.reviews import Answer, Asking, Said
+from counterfoil.people.words import check_words
 from counterfoil.providers.contract import Contract
 
 Verb = Literal["happened", "not_happened", "ask_again", "give_up"]
@@ -63,15 +64,16 @@ def ask(
                 path="receipt",
                 code="usage",
             )
-    return doors.ask_provider(
-        ledger, action_id, verb=verb, receipt=receipt, by=by, channel=channel, reason=_reason(reason)
-    )
+    reason = _reason(reason)
+    check_words(by, channel, reason)
+    return doors.ask_provider(ledger, action_id, verb=verb, receipt=receipt, by=by, channel=channel, reason=reason)
 
 
 def give_up(ledger: Ledger, action_id: str, *, by: str, channel: str, reason: str, as_happened: bool = False) -> Said:
     """Ends the action where evidence allows it, or as a success in this person's name. Raises NotFound, ArgumentError."""
     if not (reason := _reason(reason) or ""):
         raise ArgumentError("giving up needs a reason.", path="reason", code="usage")
+    check_words(by, channel, reason)
     return doors.give_up(ledger, action_id, by=by, channel=channel, reason=reason, as_happened=as_happened)
 
 
