@@ -77,7 +77,10 @@ def _derived_mismatch(spec: ToolSpec, action: ClaimedAction, rules: DoorRules) -
         arguments = load_stored(action.arguments)
     except ValueError:
         return "arguments"
-    spec.validate(arguments)  # raises ArgumentError
+    complete = spec.validate(arguments)  # raises ArgumentError
+    # Nobody was shown what the tool puts in the place of an argument that is not there.
+    if action.phase == "do" and action.needs_approval and complete.keys() != arguments.keys():
+        return "arguments"
     if action.target != spec.target_of(arguments):
         return "target"
     if (action.amount_minor, action.currency) != spec.amount_of(arguments):

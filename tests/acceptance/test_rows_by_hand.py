@@ -43,3 +43,19 @@ def test_arguments_too_deep_to_read(gates: Gates, world: World) -> None:
     world.settle()
     assert gates.ended(forged) == POLICY
     assert gates.read(other)["state"] == "succeeded"
+
+
+def test_an_argument_that_was_left_out(gates: Gates, world: World) -> None:
+    """What has a default is recorded and shown; left out by hand, nobody was shown what the tool would put in its place."""
+    said = '{"order":"1"}'
+    forged = gates.propose(
+        gates.intent("gated_parcel", order="1"),
+        arguments=said,
+        arguments_sha256=sha256_of(said),
+        amount_minor=None,
+        currency=None,
+    )
+    assert gates.approve(forged) == "approved"
+    world.settle()
+    assert gates.sent == 0
+    assert gates.ended(forged) == POLICY
