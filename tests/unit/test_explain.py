@@ -137,7 +137,23 @@ def test_every_state_says_what_comes_next_and_by_when(state: State) -> None:
     assert expected in text_of(explanation.next)
     assert (state in NEXT) is (state not in SETTLED)
     assert explanation.state == f"{state}: {MEANS[state]}"
-    assert explanation.what == "stripe_charge: charge on 1182, 500 usd in minor units, for run r1, step 2"
+    assert explanation.what == "stripe_charge: charge on 1182, 5.00 USD, for run r1, step 2"
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        ({"class": "compensatable", "phase": "do"}, "Taking its run back would compensate it."),
+        ({"class": "irreversible", "phase": "do"}, "would not undo it, since nothing does: a person decides"),
+        ({"class": "pure", "phase": "do"}, "Nothing: it is settled."),
+        ({"class": "compensatable", "phase": "undo"}, "Nothing: it is settled."),
+    ],
+)
+def test_a_success_says_what_taking_it_back_would_do(of: dict[str, str], expected: str) -> None:
+    """Only what something undoes is said to be compensated."""
+    [told] = said(action(State.SUCCEEDED, **of)).next
+    assert told.text.endswith(expected) or expected in told.text
+    assert ("compensate" in told.text) is ("compensate" in expected)
 
 
 @pytest.mark.parametrize("state", sorted(State))
@@ -278,7 +294,7 @@ def test_what_a_person_asks_for_is_told(finding: Finding | None, after: str, rea
         move(21, "reconciling", after, reason, evidence_of(looked, finding)),
     ]
     told = past(action(after), [], history)
-    assert "alice had the provider asked: not happened." in text_of(told)
+    assert "alice said that it did not happen: the provider is asked." in text_of(told)
     [look_up] = [s.text for s in told if s.about == "look_up"]
     assert look_up.startswith(f"Look-up 1, as of this time, {expected}")
     if after == "not_executed":

@@ -169,7 +169,7 @@ def read_action(ledger: Ledger, action_id: str) -> Row:
     if row is None:
         raise NotFound(
             f"no action {action_id!r} that this login may see.",
-            fix="`counterfoil action list` shows those that there are.",
+            fix="`counterfoil action list` shows those that there are; an id is `act_` and 26 signs, never fewer.",
         )
     return row
 
@@ -245,9 +245,9 @@ def _decided(ledger: Ledger, action: Row, *, may_read: bool) -> tuple[list[Row],
 
 
 def _print_action(action: Row) -> None:
-    amount = (
-        None if action["amount_minor"] is None else f"{action['amount_minor']} {action['currency'] or ''} (minor units)"
-    )
+    from counterfoil.people.amounts import money
+
+    amount = None if action["amount_minor"] is None else money(action["amount_minor"], action["currency"])
     facts(
         [
             ("action", action["action_id"]),

@@ -203,15 +203,22 @@ def _moves(history: Sequence[Row]) -> Iterator[Sentence]:
     for row in history:
         moved = row["from_state"], row["to_state"]
         if _is_request(row):
-            yield Sentence(
-                "move", f"{clean(row['changed_by'])} had the provider asked: {clean(row['reason'])}.", row["at"]
-            )
+            said = _SAID.get(row["reason"], f"asked for {clean(row['reason'])}")
+            yield Sentence("move", f"{clean(row['changed_by'])} {said}: the provider is asked.", row["at"])
             continue
         if row["from_state"] is None or State.RECONCILING in moved or moved[1] == State.EXECUTING:
             continue
         text = _told_move(row)
         if text is not None:
             yield Sentence("move", text, row["at"])
+
+
+_SAID = {
+    "happened": "said that it happened",
+    "not happened": "said that it did not happen",
+    "ask again": "left it to the look-ups once more",
+}
+"""What a person says about an action in review, by the reason of the move that it makes."""
 
 
 def _is_request(row: Row) -> bool:

@@ -14,6 +14,7 @@ from counterfoil.cli.evidence import Row, Sentence, past
 from counterfoil.cli.output import clean, distance, stamp
 from counterfoil.cli.words import MEANS
 from counterfoil.ledger.states import SETTLED, State
+from counterfoil.people.amounts import money
 from counterfoil.providers.contract import Contract
 from counterfoil.reconciler.verdict import ABSENCES_APART_MIN_S, ABSENCES_NEEDED
 
@@ -76,7 +77,7 @@ def explain(
 def _what(action: Row) -> str:
     amount = ""
     if action["amount_minor"] is not None:
-        amount = f", {action['amount_minor']} {clean(action['currency'] or '')} in minor units"
+        amount = f", {clean(money(action['amount_minor'], action['currency']))}"
     return (
         f"{clean(action['tool'])}: {clean(action['effect'])} on {clean(action['target'])}{amount},"
         f" for run {clean(action['run'])}, step {clean(action['step'])}"
@@ -112,6 +113,8 @@ def _next(action: Row, terms: Terms) -> Iterator[Sentence]:
             yield Sentence("next", "If the lease ends without an answer, the provider is asked again.")
         case State.OPERATOR_REVIEW:
             yield Sentence("next", "Nothing happens by itself.")
+        case State.SUCCEEDED:
+            yield Sentence("next", _SETTLED[state] + _taken_back(action))
         case _:
             yield Sentence("next", _SETTLED[state])
 
@@ -132,13 +135,22 @@ def _unused(action: Row, approval: Row | None) -> Iterator[Sentence]:
 
 
 _SETTLED = {
-    State.SUCCEEDED: "Nothing: it is settled. Taking its run back would compensate it.",
+    State.SUCCEEDED: "Nothing: it is settled.",
     State.PERMANENT_FAILURE: "Nothing: it is settled, and is never sent again.",
     State.NOT_EXECUTED: "Nothing: it is settled, and is never sent again.",
     State.CANCELLED: "Nothing: it is settled, and is never sent.",
     State.STALE: "Nothing: it is settled, and is never sent.",
     State.COMPENSATED: "Nothing: it is settled, and was taken back.",
 }
+
+
+def _taken_back(action: Row) -> str:
+    """What taking the run back would do with what was done."""
+    if action.get("phase", "do") != "do" or action.get("class") == "pure":
+        return ""
+    if action.get("class") == "irreversible":
+        return " Taking its run back would not undo it, since nothing does: a person decides what those who saw it are told."
+    return " Taking its run back would compensate it."
 
 
 def _next_look(action: Row, terms: Terms) -> Iterator[Sentence]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ WaitS = Annotated[
     float, typer.Option("--wait-s", min=0, max=3600, metavar="S", help="Wait for the reconciler's answer this long.")
 ]
 WAIT_S = 30.0
+
+_MICROSECONDS = re.compile(r"\.\d{1,6}\+00:00")
+"""How the history writes the end of a time; people read whole seconds everywhere else."""
 
 EXIT = {"done": 0, "contradicted": 4, "refused": 4, "waits": 6}
 
@@ -197,7 +201,7 @@ def _end(verb: Verb, said: Said, *, json_: bool) -> None:
     else:
         say(f"{said.action_id}: {text}")
         if said.evidence:
-            say(f"  {clean(said.evidence)}")
+            say(f"  {_MICROSECONDS.sub('Z', clean(said.evidence))}")
         if said.answer == "unverified_only":
             say("  --as-happened ends it as a success that nothing verifies, in your name; ask-again asks once more")
     if EXIT[came]:

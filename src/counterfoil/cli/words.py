@@ -19,7 +19,7 @@ MEANS: Mapping[State, str] = {
     State.UNCERTAIN: "the request may have taken effect; nobody knows yet",
     State.RECONCILING: "the provider is being asked what happened",
     State.OPERATOR_REVIEW: "evidence is missing or contradictory; only a person moves it on",
-    State.SUCCEEDED: "done, with the provider's receipt on record",
+    State.SUCCEEDED: "done; the provider's receipt, or a person's word for it, is on record",
     State.PERMANENT_FAILURE: "refused for good; nothing was done",
     State.NOT_EXECUTED: "proved absent, or a person vouches for it; nothing was done",
     State.CANCELLED: "withdrawn before anything was done",

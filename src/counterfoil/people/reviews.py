@@ -105,10 +105,12 @@ def told(verb: Verb, said: Said) -> str:
     if said.answer == Answer.PERMANENT_FAILURE and verb == "give_up":
         return "given up: by evidence nothing has happened, and nothing is sent again"
     if said.answer == Answer.SUCCEEDED and verb == "give_up":
-        return "succeeded in your name; nothing but your word says so unless an attempt had recorded a receipt"
+        return "succeeded in your name; where no attempt had recorded a receipt, nothing but your word says so"
     if said.answer == Answer.NOT_IN_REVIEW:
         return f"it is not in review but {said.state}: nothing was asked"
-    return _TOLD.get(said.answer or Answer.ASKED, f"in review again ({said.answer}): evidence still asks for a person")
+    return _TOLD.get(
+        said.answer or Answer.ASKED, f"in review again: the evidence still asks for a person ({said.answer})"
+    )
 
 
 _TOLD: Mapping[str, str] = {
