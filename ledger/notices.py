@@ -61,7 +61,8 @@ def record(ledger: Ledger, *, remind_ratio: float, pause_s: float, batch: int = 
 
 
 def claim(ledger: Ledger, *, hold_s: float) -> Notice | None:
-    """The notice that is due first, for `hold_s`: then somebody else may have it. None: nothing is due."""
+    """The notice that is due first, for `hold_s`: then somebody else may have it, and until it is told or has failed nobody
+    gets another. None: nothing is due, or somebody has one."""
     row = ledger.row(_SQL["claim_notice"], {"hold_s": hold_s})
     return None if row is None else Notice(**row)
 

@@ -86,6 +86,9 @@ class Webhook:
         timer.start()
         try:
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            connection.connect()
+            if late.is_set():  # before there was anything to cut: a name was slow to resolve
+                return "timeout"
             connection.request(
                 "POST", path, body=document, headers={"Content-Type": "application/json", "User-Agent": "counterfoil"}
             )

@@ -26,7 +26,8 @@ SELECT w.subject_id, w.kind, w.since, w.tenant,
        ELSE greatest(counterfoil.now(), least(p.until, counterfoil.now() + :pause_s * interval '1 second')) END
 FROM wanted AS w
 CROSS JOIN (
-  SELECT min(n.next_try_at) AS until FROM counterfoil.notice AS n WHERE n.told_at IS NULL AND n.tries > 0) AS p
+  SELECT min(n.next_try_at) AS until FROM counterfoil.notice AS n WHERE n.told_at IS NULL AND n.tries > 0
+    AND n.in_hand_until IS NULL) AS p
 WHERE NOT EXISTS (
   SELECT FROM counterfoil.notice AS n
   WHERE n.subject_id = w.subject_id AND n.kind = w.kind AND n.since = w.since)
@@ -35,14 +36,18 @@ ON CONFLICT DO NOTHING
 RETURNING subject_id;
 
 -- name: claim_notice
--- Compare-and-set: of two reconcilers one gets it. Whoever dies with it in hand gives it back after `hold_s`.
+-- Compare-and-set: of two reconcilers one gets it. While one is in hand nobody gets another: a hook that is slow keeps one
+-- process busy, not one for each tick. Whoever dies with it in hand gives it back after `hold_s`.
 WITH due AS MATERIALIZED (
   SELECT n.subject_id, n.kind, n.since FROM counterfoil.notice AS n
   WHERE n.told_at IS NULL AND n.next_try_at <= counterfoil.now()
+    AND NOT EXISTS (SELECT FROM counterfoil.notice AS h
+                    WHERE h.told_at IS NULL AND h.in_hand_until > counterfoil.now())
   ORDER BY n.next_try_at, n.since LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 UPDATE counterfoil.notice AS n
-SET tries = n.tries + 1, next_try_at = counterfoil.now() + :hold_s * interval '1 second'
+SET tries = n.tries + 1, next_try_at = counterfoil.now() + :hold_s * interval '1 second',
+    in_hand_until = counterfoil.now() + :hold_s * interval '1 second'
 FROM due WHERE n.subject_id = due.subject_id AND n.kind = due.kind AND n.since = due.since
 RETURNING n.subject_id, n.kind, n.since, n.tenant, n.tries;
 
@@ -93,7 +98,8 @@ RETURNING subject_id;
 
 -- name: try_later
 -- If it is still this try's: whoever has claimed it meanwhile decides.
-UPDATE counterfoil.notice SET next_try_at = counterfoil.now() + :delay_s * interval '1 second'
+UPDATE counterfoil.notice
+SET next_try_at = counterfoil.now() + :delay_s * interval '1 second', in_hand_until = NULL
 WHERE subject_id = :subject_id AND kind = :kind AND since = CAST(:since AS timestamptz)
   AND told_at IS NULL AND tries = :tries
 RETURNING subject_id;

@@ -55,7 +55,7 @@ UPDATABLE = {
     ("worker", "outbox"): "not_before publish_count",
     ("worker", "intake"): "taken_at action_id error_code error_path",
     ("worker", "worker_heartbeat"): "worker queues started_at seen_at last_claim_at",
-    ("worker", "notice"): "tries next_try_at told_at",
+    ("worker", "notice"): "tries next_try_at in_hand_until told_at",
 }
 
 HIDDEN_FROM_READERS = {

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -331,6 +332,23 @@ def test_two_reconcilers_tell_once(rows: Rows, notifier: Callable[..., Notifier]
     assert len({document["id"] for document in heard.documents}) == len(heard.documents) == 10
 
 
+def test_one_hook_is_at_work_at_a_time(rows: Rows, notifier: Callable[..., Notifier]) -> None:
+    """While a slow hook has a notice, ticks of other processes tell nothing: it costs one process, not all of them."""
+    propose(rows, run="r1")
+    propose(rows, run="r2")
+    others: list[int] = []
+
+    class Slow(Heard):
+        def deliver(self, document: bytes) -> str | None:
+            propose(rows, run=f"meanwhile-{len(others)}")
+            others.append(notifier(Heard()).tell())
+            return super().deliver(document)
+
+    assert notifier(Slow(), batch=2).tell() == 2
+    assert others == [0, 0]
+    assert notifier(Heard()).tell() == 2, "what came meanwhile waits no longer than that"
+
+
 @pytest.mark.parametrize("dies", ["before", "after"])
 def test_a_reconciler_that_dies_is_followed_by_another(
     rows: Rows, notifier: Callable[..., Notifier], dies: str
@@ -518,6 +536,19 @@ def test_only_2xx_is_success_and_no_redirect_is_followed(receiver: Receiver, sta
 def test_a_webhook_that_is_away(unused_port: int) -> None:
     """Nobody listens: a code."""
     assert Webhook(url=f"http://127.0.0.1:{unused_port}/", timeout_s=TIMEOUT_S).deliver(b"{}") == "unreachable"
+
+
+def test_a_name_that_takes_too_long_to_resolve(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connected only when the time was over: nothing is posted, since nobody would cut an answer that drips."""
+    real = HTTPConnection.connect
+
+    def connect(self: HTTPConnection) -> None:
+        time.sleep(0.3)
+        real(self)
+
+    monkeypatch.setattr(HTTPConnection, "connect", connect)
+    assert Webhook(url=receiver.url, timeout_s=0.1).deliver(b"{}") == "timeout"
+    assert receiver.heard == []
 
 
 @pytest.mark.parametrize("drips", [False, True])

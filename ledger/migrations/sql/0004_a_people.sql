@@ -135,10 +135,12 @@ CREATE TABLE counterfoil.notice (
   tenant text NOT NULL,
   tries integer NOT NULL DEFAULT 0,
   next_try_at timestamptz NOT NULL DEFAULT counterfoil.now(),
+  in_hand_until timestamptz,                   -- somebody is telling it, or has died with it; meanwhile nobody tells any
   told_at timestamptz,
   PRIMARY KEY (subject_id, kind, since)
 );
 CREATE INDEX notice_due ON counterfoil.notice (next_try_at) WHERE told_at IS NULL;
+CREATE INDEX notice_in_hand ON counterfoil.notice (in_hand_until) WHERE told_at IS NULL AND in_hand_until IS NOT NULL;
 
 -- One row for each (scope, effect, target) that is being proposed: whoever proposes locks it first. By hash, since an
 -- index row holds 2704 bytes.

@@ -21,7 +21,7 @@ GRANT SELECT ON counterfoil.proposal TO counterfoil_agent;
 GRANT SELECT ON counterfoil.proposal, counterfoil.decision, counterfoil.approval, counterfoil.review,
   counterfoil.correction, counterfoil.notice TO counterfoil_worker, counterfoil_operator;
 GRANT UPDATE (expected_resource_version) ON counterfoil.action TO counterfoil_worker;
-GRANT INSERT, UPDATE (tries, next_try_at, told_at) ON counterfoil.notice TO counterfoil_worker;
+GRANT INSERT, UPDATE (tries, next_try_at, in_hand_until, told_at) ON counterfoil.notice TO counterfoil_worker;
 
 -- Readers see that something waits and who decided it, never what was said.
 GRANT SELECT (proposal_id, tenant, run, actor, is_plan, people, expires_at, state, decided_by, decided_at, created_at)
