@@ -61,7 +61,8 @@ def grant(url: str, login: str, *, as_: Group, tenant: str) -> None:
                 )
         except psycopg.errors.UndefinedObject as error:
             raise ConfigError(
-                f"login {login!r} (or the group) does not exist.", fix="Create it, or run `counterfoil db roles` first."
+                f"login {login!r} (or the group) does not exist.",
+                fix=f"Create it: `CREATE ROLE {login} LOGIN …`; the groups are made by `counterfoil db roles`.",
             ) from error
         except psycopg.errors.UndefinedTable as error:
             raise ConfigError("this database has no ledger.", fix="Run `counterfoil db upgrade` first.") from error

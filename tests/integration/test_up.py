@@ -91,6 +91,9 @@ def test_up_acts_and_down_leaves_nothing(cli: Cli, project: Path) -> None:
     env = json.loads(cli("up", "--env", "--json").stdout)
     assert set(env) == {"COUNTERFOIL_CONFIG", "COUNTERFOIL_DATABASE__URL", "COUNTERFOIL_SANDBOX_URL"}
     assert "cf_agent:" in env["COUNTERFOIL_DATABASE__URL"]
+    second = json.loads(cli("up", "--env", "--as", "operator2", "--json").stdout)["COUNTERFOIL_DATABASE__URL"]
+    who = json.loads(cli("db", "check", "--json", COUNTERFOIL_DATABASE__URL=second).stdout)
+    assert (who["login"], who["groups"]) == ("cf_operator2", ["counterfoil_operator"]), "where two persons must approve"
     with (
         psycopg.connect(env["COUNTERFOIL_DATABASE__URL"]) as agent,
         pytest.raises(psycopg.errors.InsufficientPrivilege),

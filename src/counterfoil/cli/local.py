@@ -25,6 +25,7 @@ DETACH_WAIT_S = 120.0
 """A first start on a slow machine; the process that starts has shorter waits of its own."""
 
 DemoHalf = Literal["naive", "counterfoil"]
+Shell = Literal["agent", "operator", "operator2"]
 
 
 def up(
@@ -40,6 +41,10 @@ def up(
         bool, typer.Option("--detach", help="Return when all is up; `counterfoil down` stops it.")
     ] = False,
     env: Annotated[bool, typer.Option("--env", help="Print what an agent's shell needs, start nothing.")] = False,
+    as_: Annotated[
+        Shell,
+        typer.Option("--as", help="With --env: whose shell. operator2 is a second person's, with a login of its own."),
+    ] = "agent",
     json_: AsJson = False,
 ) -> None:
     """Run the whole stack here: Postgres, Valkey, sandbox, relay, workers, beat. Ctrl-C stops it, data stays.
@@ -56,7 +61,7 @@ def up(
 
     choices = Choices(tools=tools or (), fast=fast, workers=workers, tenants=tenant or ("acme",))
     if env:
-        return _print_env(json_=json_)
+        return _print_env(as_, json_=json_)
     if not detach:
         return _keep_up(choices, json_=json_)
     home = _home()
@@ -213,7 +218,7 @@ def _print_up(home: Home, choices: Choices, *, json_: bool) -> None:
     return None
 
 
-def _print_env(*, json_: bool) -> None:
+def _print_env(role: Shell, *, json_: bool) -> None:
     from counterfoil.stack.errors import StackError
     from counterfoil.stack.up import env_for, keeper
 
@@ -221,7 +226,7 @@ def _print_env(*, json_: bool) -> None:
     urls = place.local_urls(home) if home else None
     if home is None or urls is None or keeper(home) is None:
         raise StackError("the local stack of this folder is not up.", fix="Start it: `counterfoil up`.")
-    env = env_for(home, urls, "agent")
+    env = env_for(home, urls, role)
     if json_:
         return as_json(env)
     for name, value in env.items():

@@ -32,6 +32,9 @@ LOGINS = (
 )
 """Every process logs in under the role of its job, on one machine too: what it must not do is refused there as well."""
 
+LOCAL_LOGINS = (*LOGINS, Login("operator2", "cf_operator2", "operator"))
+"""What `counterfoil up` makes: a second person's as well, since two of one login are one where two must approve."""
+
 
 def prepare_database(
     home: Home,

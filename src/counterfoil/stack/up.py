@@ -27,7 +27,7 @@ from counterfoil.sandbox.client import Sandbox
 from counterfoil.settings import Settings
 from counterfoil.settings_sources import SANDBOX_VARIABLE
 from counterfoil.stack.children import Child, Supervisor
-from counterfoil.stack.databases import database_url, prepare_database
+from counterfoil.stack.databases import LOCAL_LOGINS, database_url, prepare_database
 from counterfoil.stack.errors import AlreadyUp, StackError
 from counterfoil.stack.home import Home, home, write_private
 from counterfoil.stack.processes import end, recall, remember
@@ -100,7 +100,7 @@ class LocalStack:
             self._configure()
             self._urls = Services.start(self.home)
             self._say(f"Postgres {self.home.postgres_major} and Valkey answer")
-            prepare_database(self.home, self._urls, DATABASE, self.choices.tenants)
+            prepare_database(self.home, self._urls, DATABASE, self.choices.tenants, logins=LOCAL_LOGINS)
             self._say(f"database {DATABASE} is migrated, with a login for each role")
             self._start_children()
         except BaseException:
@@ -224,7 +224,7 @@ def env_for(home: Home, urls: Urls, role: str) -> dict[str, str]:
     """What `LocalStack.env_for` gives, for a stack that another process has started."""
     env = {
         "COUNTERFOIL_CONFIG": str(config_path(home)),
-        "COUNTERFOIL_DATABASE__URL": database_url(home, urls, DATABASE, role),
+        "COUNTERFOIL_DATABASE__URL": database_url(home, urls, DATABASE, role, logins=LOCAL_LOGINS),
         SANDBOX_VARIABLE: f"http://{HOST}:{_sandbox_port(home).read_text()}",
     }
     if role == "worker":
