@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from tests.acceptance.gates import PRICE, Gates, open_gates
 
@@ -84,6 +85,19 @@ def test_nobody_decides_in_time(gates: Gates, world: World) -> None:
     assert gates.ended(action_id) == ("stale", "approval_expired")
     assert gates.approve(action_id) == "expired"
     assert gates.sent == 0
+
+
+def test_nobody_decides_before_the_deadline(gates: Gates, world: World) -> None:
+    """The run's deadline is sooner: its proposal has expired, as one that nobody has decided; nobody has withdrawn it."""
+    with psycopg.connect(gates.database.url("agent")) as agent:
+        agent.execute("SELECT FROM counterfoil.open_run('acme', 'r1', 'bot', 60)")
+    action_id = gates.ask("gated_parcel", order="1")
+    world.advance(61)
+    world.settle()
+    assert gates.read(action_id)["state"] == "stale"
+    with psycopg.connect(gates.database.url("owner")) as owner:
+        assert owner.execute("SELECT state FROM counterfoil.proposal").fetchall() == [("expired",)]
+    assert gates.approve(action_id) == "expired"
 
 
 FORGERIES = {

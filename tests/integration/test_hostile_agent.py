@@ -171,3 +171,31 @@ def test_what_no_person_can_read_is_no_call(rows: Rows, said: dict[str, object])
     with pytest.raises(psycopg.Error) as refused:
         rows.propose(run="unread", needs_approval=True, **said)
     assert refused.value.sqlstate == "CF403"
+
+
+def test_a_plan_of_nothing_passes_no_pivot(rows: Rows) -> None:
+    """Steps that may come later are none that anybody was shown."""
+    _, proposal, _ = planned(rows, "empty", 0)
+    assert approve(rows, proposal) == "changed"
+    assert rows.one("SELECT pivot FROM counterfoil.run WHERE run = 'empty'")["pivot"] == "ahead"
+
+
+def test_bounds_decide_nothing_in_review(rows: Rows) -> None:
+    """An approval that was carried on lets the agent's transaction free the call; later on only a person decides on it."""
+    given: dict[str, Any] = {"run": "carried", "step": "pay", "needs_approval": True, "currency": "usd"}
+    first = rows.propose(**given, amount_minor=500, arguments='{"amount":500}')["action_id"]
+    digest = doors.read_proposal(rows.ledger("operator"), plan_id(rows, "carried", "pay")).digest
+    rows.connect("operator").execute(
+        "SELECT counterfoil.decide(%s, 'approved', %s, 'mia', 'cli', NULL, 'amount', 500)",
+        (plan_id(rows, "carried", "pay"), digest),
+    )
+    rows.execute(first, "state = 'permanent_failure', last_error_code = 'refused', once_held = false")
+    again = rows.propose(**given, revision=2, supersedes=first, amount_minor=300, arguments='{"amount":300}')[
+        "action_id"
+    ]
+    rows.execute(again, "state = 'operator_review'")
+    with pytest.raises(psycopg.Error) as refused:
+        rows.connect("worker").execute(
+            "UPDATE counterfoil.action SET state = 'permanent_failure' WHERE action_id = %s", (again,)
+        )
+    assert refused.value.sqlstate == "CF403"

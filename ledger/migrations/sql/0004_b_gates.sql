@@ -146,7 +146,7 @@ BEGIN
   -- the step before it, whoever has moved that; and whoever comes too late to decide finds that it has expired.
   decision := OLD.state = 'operator_review' OR (OLD.state = 'awaiting_approval' AND NEW.state = 'ready');
   IF decision AND NOT pg_has_role(session_user, 'counterfoil_operator', 'MEMBER')
-     AND NOT counterfoil.is_carried(NEW.approval_id, NEW.action_id) THEN
+     AND NOT (OLD.state = 'awaiting_approval' AND counterfoil.is_carried(NEW.approval_id, NEW.action_id)) THEN
     RAISE EXCEPTION 'only an operator decides on % (%)', OLD.state, OLD.action_id USING ERRCODE = 'CF403';
   END IF;
   IF NOT decision AND NEW.state NOT IN ('cancelled', 'uncertain')
@@ -202,7 +202,7 @@ WHEN (NEW.needs_approval AND NEW.state IN ('ready', 'executing') AND OLD.state I
 EXECUTE FUNCTION counterfoil.approval_gate();
 
 -- A plan goes on with its next step when one has succeeded, and stops where one has ended without its effect. An open
--- proposal of which nothing is left to decide was withdrawn.
+-- proposal of which nothing is left to decide was withdrawn, or its time was over, whoever has noticed that first.
 CREATE FUNCTION counterfoil.plan_follow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -226,7 +226,8 @@ BEGIN
         change_evidence = NEW.action_id
     WHERE a.proposal_id = NEW.proposal_id AND a.superseded_by IS NULL AND a.state IN ('proposed', 'awaiting_approval');
     UPDATE counterfoil.proposal AS p
-    SET state = 'withdrawn', decided_at = counterfoil.now(), decided_by = NEW.changed_by
+    SET state = CASE WHEN p.expires_at <= counterfoil.now() THEN 'expired' ELSE 'withdrawn' END,
+        decided_at = counterfoil.now(), decided_by = NEW.changed_by
     WHERE p.proposal_id = NEW.proposal_id AND p.state = 'open';
   END IF;
   RETURN NULL;

@@ -77,6 +77,12 @@ BEGIN
     RETURN QUERY SELECT 'unwinding', NULL::text, NULL::timestamptz, 0;
     RETURN;
   END IF;
+  IF NOT EXISTS (SELECT FROM counterfoil.action AS a      -- a plan of nothing would pass the pivot
+                 WHERE a.proposal_id = p_proposal AND a.superseded_by IS NULL
+                   AND a.state IN ('proposed', 'awaiting_approval')) THEN
+    RETURN QUERY SELECT 'changed', NULL::text, NULL::timestamptz, 0;
+    RETURN;
+  END IF;
   IF EXISTS (SELECT FROM counterfoil.action AS a
              WHERE a.proposal_id = p_proposal AND a.superseded_by IS NULL AND a.reads_version
                AND a.expected_resource_version IS NULL) THEN
