@@ -226,7 +226,7 @@ BEGIN
         change_evidence = NEW.action_id
     WHERE a.proposal_id = NEW.proposal_id AND a.superseded_by IS NULL AND a.state IN ('proposed', 'awaiting_approval');
     UPDATE counterfoil.proposal AS p
-    SET state = CASE WHEN p.expires_at <= counterfoil.now() THEN 'expired' ELSE 'withdrawn' END,
+    SET state = CASE WHEN NEW.state = 'stale' AND p.expires_at <= counterfoil.now() THEN 'expired' ELSE 'withdrawn' END,
         decided_at = counterfoil.now(), decided_by = NEW.changed_by
     WHERE p.proposal_id = NEW.proposal_id AND p.state = 'open';
   END IF;
