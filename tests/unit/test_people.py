@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -40,7 +40,7 @@ BAD_WORDS = [
 @pytest.mark.parametrize("bad", BAD_WORDS, ids=ascii)
 def test_words_that_the_ledger_cannot_hold(bad: dict[str, str]) -> None:
     """Every door for people refuses them by their name: a database's error would hold the row, receipts and all."""
-    words = {"by": "alice", "channel": "api", "reason": "seen", **bad}
+    words: dict[str, Any] = {"by": "alice", "channel": "api", "reason": "seen", **bad}
     ledger, tools, digest = cast("Ledger", NoLedger()), Registry(), "0" * 16
     doors: list[Callable[[], object]] = [
         lambda: proposals.approve(ledger, "P-1", digest=digest, registry=tools, **words),
