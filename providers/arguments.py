@@ -73,8 +73,9 @@ class Arguments:
             error = exc.errors(include_url=False, include_input=False, include_context=False)[0]
             kind = error["type"]
             message, fix = "the value is refused" if kind in _OWN_WORDS else error["msg"], ""
-            if kind == "extra_forbidden" and len(error["loc"]) == 1:
-                message, fix = "the tool has no such argument", f"It takes {', '.join(self.names) or 'none'}."
+            if kind in _CODES and len(error["loc"]) == 1:
+                message = "the tool needs this argument" if kind == "missing" else "the tool has no such argument"
+                fix = f"It takes {', '.join(self.names) or 'none'}."
             # `from None`: pydantic's own text quotes the value, and arguments reach no log.
             raise ArgumentError(
                 f"{message}.", path=_path(error["loc"]), code=_CODES.get(kind, "invalid_argument"), fix=fix

@@ -6,7 +6,7 @@ import difflib
 import re
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +109,20 @@ def explain(
     expected = (
         first["msg"].removeprefix("Value error, ").replace("Input should be", "expected").replace("tuple", "list")
     )
-    fix = "Tables for single tools are [tool.NAME]." if place == ["tools"] else ""
-    return ConfigError(f"{where}: {key}: {expected}.", key=key, fix=fix)
+    return ConfigError(f"{where}: {key}: {expected}.", key=key, fix=_hint(place, first["type"]))
+
+
+def _hint(place: Sequence[str], mistake: str) -> str:
+    """What the key takes instead, where the mistake alone does not say it."""
+    match place:
+        case ["tools"]:
+            return "Tables for single tools are [tool.NAME]."
+        case ["tool", _, "approval"]:
+            return "Configuration can ask for more approvals than a tool's code, never for fewer."
+        case _ if mistake in ("tuple_type", "list_type"):
+            return 'In square brackets, each in quotes: ["…", "…"].'
+        case _:
+            return ""
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

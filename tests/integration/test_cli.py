@@ -132,6 +132,30 @@ def test_a_wrong_key_is_answered_with_the_nearest(cli: Cli) -> None:
     assert "lease_s" in answer.err.splitlines()[1]
 
 
+@pytest.mark.parametrize(
+    ("written", "fix"),
+    [
+        ('[approval]\naudiences_always = "public"\n', 'In square brackets, each in quotes: ["…", "…"].'),
+        ('[tool.stripe_charge]\napproval = "never"\n', "ask for more approvals than a tool's code, never for fewer."),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_it_takes(cli: Cli, written: str, fix: str) -> None:
+    """A text where a list stands, a permission where only a demand can stand: exit 2, and what to write instead."""
+    Path("counterfoil.toml").write_text(written)
+    answer = cli("config", "check")
+    assert answer.code == 2
+    assert fix in answer.err.splitlines()[1]
+
+
+def test_a_notify_command_that_is_not_here_is_warned_of(cli: Cli) -> None:
+    """It need not be where the check runs, but on the workers' machines: sound, with a warning."""
+    Path("counterfoil.toml").write_text('[notify]\ncommand = ["/nowhere/page-someone"]\n')
+    answer = cli("config", "check")
+    assert answer.code == 0
+    assert "warning: notify.command: /nowhere/page-someone is not found on this machine" in answer.out
+    assert len(cli("config", "check", "--json").json["warnings"]) == 1
+
+
 def test_an_unknown_tool_is_answered_with_the_nearest(cli: Cli) -> None:
     """`tool check` of a name that is not there: exit 3 and the nearest name; in the configuration: exit 2."""
     tools = 'tools = ["counterfoil.providers.stripe.tools"]\n'

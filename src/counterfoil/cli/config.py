@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -37,11 +38,16 @@ def check(
     if connect:
         _reach_database(config)
         _reach_broker(config)
-    checked = {"profile": settings.profile, "tools": names, "connected": connect}
+    program = settings.notify.command[0] if settings.notify.command else None
+    missing = program is not None and shutil.which(program) is None
+    warnings = [f"notify.command: {program} is not found on this machine: workers need it on theirs"] * missing
+    checked = {"profile": settings.profile, "tools": names, "connected": connect, "warnings": warnings}
     if json_:
         return as_json(checked)
     reached = ", database and broker answer" if connect else ""
     say(f"configuration is sound: profile {settings.profile}, {len(names)} tools{reached}")
+    for warning in warnings:
+        say(f"warning: {clean(warning)}")
     return None
 
 

@@ -36,7 +36,8 @@ def page(found: Correction, reach: Reach) -> Iterator[str]:
     yield from fact_lines(_seen(found), indent="  ")
     yield from ("", _TITLES[found.state])
     yield from fact_lines(_message(found, reach), indent="  ")
-    yield ""
+    if found.decisions or found.digest:
+        yield ""
     yield from fact_lines(_decided(found))
     if found.digest is not None:
         yield f"digest {found.digest[:DIGEST_SHOWN]}"

@@ -209,11 +209,9 @@ def _print_up(home: Home, choices: Choices, *, json_: bool) -> None:
     say()
     say("In another terminal, in this folder:")
     say("  counterfoil action list")
-    say("  counterfoil proposal list          # what waits for you; so do `review list` and `correction list`")
-    say(
-        f'  eval "$(counterfoil up --env)"     # what an agent for {clean(", ".join(choices.tenants))} needs: in a shell of'
-    )
-    say("                                     # its own, since an agent does not decide")
+    say("  counterfoil proposal list          # what waits for you; see `review list` and `correction list`, too")
+    needs = f"what an agent for {clean(', '.join(choices.tenants))} needs; it cannot decide"
+    say(f'  eval "$(counterfoil up --env)"     # {needs}')
     say()
     return None
 

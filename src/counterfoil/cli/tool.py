@@ -164,4 +164,8 @@ def _cell(value: object) -> object:
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean {near[0]!r}?" if near else "`counterfoil tool list` shows those that there are."
+    return (
+        f"Did you mean {near[0]!r}?"
+        if near
+        else "`counterfoil tool list` shows those that there are: put its module under `tools`."
+    )

@@ -81,7 +81,7 @@ def edit(
             f"nobody has written what {correction_id} says.",
             path="tool",
             code="usage",
-            fix="Name the tool that says it.",
+            fix="Name the tool that says it, with all its arguments: `--tool` at the command line.",
         )
     spec = teller(registry, name, rules)
     arguments: dict[str, object] = dict(written[1]) if written and written[0] == name else {}
