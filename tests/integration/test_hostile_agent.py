@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from counterfoil.ledger import proposals as doors
+from counterfoil.ledger import sweeps
 from counterfoil.ledger.errors import NotAllowed
 
 if TYPE_CHECKING:
@@ -199,3 +200,18 @@ def test_bounds_decide_nothing_in_review(rows: Rows) -> None:
             "UPDATE counterfoil.action SET state = 'permanent_failure' WHERE action_id = %s", (again,)
         )
     assert refused.value.sqlstate == "CF403"
+
+
+def test_many_long_plans_that_expire_at_once(rows: Rows) -> None:
+    """One tick ends some of them, the next ones the others: no heap of plans makes a tick too long to end."""
+    worker = rows.ledger()
+    rows.database.advance(86_401)
+    while sweeps.expire_proposals(worker, by="clock"):
+        pass  # what other tests have left
+    proposals = [planned(rows, f"heap-{number}", 20)[1] for number in range(4)]
+    rows.database.advance(3601)
+    ended = [sweeps.expire_proposals(worker, by="clock", batch=40) for _ in range(3)]
+    assert [len(each) for each in ended] == [2, 2, 0]
+    assert {subject for each in ended for subject in each} == set(proposals)
+    left = "SELECT FROM counterfoil.action WHERE run LIKE 'heap-%%' AND state <> 'stale' AND tenant = %s"
+    assert rows.all(left, "acme") == []

@@ -213,11 +213,14 @@ BEGIN
 END $$;
 
 -- What beat does about time: open proposals that nobody has decided, and approved actions that nobody has claimed, in time.
+-- About as many actions of each as the batch, however long the plans are: a tick that took too long would never end.
 CREATE FUNCTION counterfoil.expire_proposals(p_by text, p_batch integer) RETURNS TABLE (subject_id text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
   due text;
+  n integer;
+  moved integer := 0;
 BEGIN
   FOR due IN
     SELECT p.proposal_id FROM counterfoil.proposal AS p
@@ -225,9 +228,12 @@ BEGIN
     ORDER BY p.expires_at LIMIT p_batch
   LOOP
     PERFORM FROM counterfoil.action AS a WHERE a.proposal_id = due ORDER BY a.place, a.action_id FOR UPDATE;
+    GET DIAGNOSTICS n = ROW_COUNT;
     PERFORM counterfoil.expire_proposal(due, p_by);
     subject_id := due;
     RETURN NEXT;
+    moved := moved + n;
+    EXIT WHEN moved >= p_batch;
   END LOOP;
   RETURN QUERY
   WITH late AS MATERIALIZED (
