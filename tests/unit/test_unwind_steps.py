@@ -151,6 +151,14 @@ def test_a_captured_hold_is_never_released(state: State, undo: State | None, by_
         assert state in ENDED
 
 
+def test_a_long_chain() -> None:
+    """A thousand steps, each about the one before: the newest is taken back, the others wait for it."""
+    chain = [step(f"s{n}", n, parent_id=f"s{n - 1}" if n else None) for n in range(1000)]
+    stand = standings(chain)
+    assert stand["s999"] is Standing.COMPENSATE
+    assert {stand[f"s{n}"] for n in range(999)} == {Standing.CARRIED}
+
+
 def test_a_note_carries_nothing_on() -> None:
     """A reversible step about a ticket, or any step about what was no staging, is taken back beside it, not instead."""
     note = capture(class_="reversible")
