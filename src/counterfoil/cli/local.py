@@ -15,7 +15,7 @@ import typer
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath
 from counterfoil.cli.output import as_json, clean, note, say, stop
-from counterfoil.ledger.errors import ConfigError, CounterfoilError, NotFound
+from counterfoil.ledger.errors import ArgumentError, ConfigError, CounterfoilError, NotFound
 
 if TYPE_CHECKING:
     from counterfoil.stack.home import Home
@@ -62,6 +62,8 @@ def up(
     choices = Choices(tools=tools or (), fast=fast, workers=workers, tenants=tenant or ("acme",))
     if env:
         return _print_env(as_, json_=json_)
+    if as_ != "agent":
+        raise ArgumentError("it goes with --env.", path="--as", code="usage")
     if not detach:
         return _keep_up(choices, json_=json_)
     home = _home()

@@ -93,7 +93,7 @@ def show(run: RunId, tenant: Tenant = None, json_: AsJson = False, config: Confi
     if json_:
         return as_json({**found, **plan, "actions": actions, "unwind": unwinding})
     names = ("run", "tenant", "actor", "state", "unwind_reason", "parent_run", "created_at", "deadline_at")
-    facts([*((name.removesuffix("_at"), found[name]) for name in names), *pivot_facts(found)])
+    facts([*((name.removesuffix("_at").replace("_", " "), found[name]) for name in names), *pivot_facts(found)])
     say()
     picture(draw(found, actions, moves, attempts, width=width(), plain=is_plain()).lines)
     say()
