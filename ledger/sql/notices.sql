@@ -37,13 +37,14 @@ RETURNING subject_id;
 
 -- name: claim_notice
 -- Compare-and-set: of two reconcilers one gets it. While one is in hand nobody gets another: a hook that is slow keeps one
--- process busy, not one for each tick. Whoever dies with it in hand gives it back after `hold_s`.
+-- process busy, not one for each tick. What has never failed comes first, or one that a receiver never takes would be
+-- tried before the others each time. Whoever dies with it in hand gives it back after `hold_s`.
 WITH due AS MATERIALIZED (
   SELECT n.subject_id, n.kind, n.since FROM counterfoil.notice AS n
   WHERE n.told_at IS NULL AND n.next_try_at <= counterfoil.now()
     AND NOT EXISTS (SELECT FROM counterfoil.notice AS h
                     WHERE h.told_at IS NULL AND h.in_hand_until > counterfoil.now())
-  ORDER BY n.next_try_at, n.since LIMIT 1 FOR UPDATE SKIP LOCKED
+  ORDER BY n.tries, n.next_try_at, n.since LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 UPDATE counterfoil.notice AS n
 SET tries = n.tries + 1, next_try_at = counterfoil.now() + :hold_s * interval '1 second',

@@ -297,6 +297,23 @@ def test_a_failing_hook_holds_the_others_back_for_a_while(rows: Rows, notifier: 
     assert notifier(heard).tell() == 3
 
 
+def test_one_that_is_never_taken_holds_the_others_back_once(rows: Rows, notifier: Callable[..., Notifier]) -> None:
+    """A receiver refuses one notice for ever: those behind it are told after half a minute, before it is tried again."""
+    propose(rows, run="refused")
+    propose(rows, run="fine")
+
+    class Picky(Heard):
+        def deliver(self, document: bytes) -> str | None:
+            super().deliver(document)
+            return "http_400" if self.documents[-1]["run"] == "refused" else None
+
+    heard = Picky()
+    assert notifier(heard).tell() == 0
+    rows.database.advance(PAUSE_S + 1)
+    assert notifier(heard).tell() == 1
+    assert [document["run"] for document in heard.documents] == ["refused", "fine", "refused"]
+
+
 def test_a_tick_ends_in_time(rows: Rows, notifier: Callable[..., Notifier]) -> None:
     """A slow hook that takes each notice gets no new one once the tick's time is over; the next tick goes on."""
     for number in range(3):

@@ -139,7 +139,7 @@ CREATE TABLE counterfoil.notice (
   told_at timestamptz,
   PRIMARY KEY (subject_id, kind, since)
 );
-CREATE INDEX notice_due ON counterfoil.notice (next_try_at) WHERE told_at IS NULL;
+CREATE INDEX notice_due ON counterfoil.notice (tries, next_try_at, since) WHERE told_at IS NULL;
 CREATE INDEX notice_in_hand ON counterfoil.notice (in_hand_until) WHERE told_at IS NULL AND in_hand_until IS NOT NULL;
 
 -- One row for each (scope, effect, target) that is being proposed: whoever proposes locks it first. By hash, since an
