@@ -83,9 +83,11 @@ class Notifier:
 
 
 def _deliver(hooks: Sequence[Hook], notice: Notice, about: Subject) -> str | None:
-    """The first hook's code that did not take it. Those before it get it again, with the next try."""
+    """Hands it to every hook, so that one that fails silences no other; the first code of failure, after which all get it
+    again."""
     text = json.dumps(document(notice, about), ensure_ascii=True, separators=(",", ":")).encode()
-    return next((code for hook in hooks if (code := hook.deliver(text)) is not None), None)
+    codes = [hook.deliver(text) for hook in hooks]
+    return next((code for code in codes if code is not None), None)
 
 
 def document(notice: Notice, about: Subject) -> dict[str, object]:

@@ -389,15 +389,18 @@ def test_a_reconciler_that_dies_is_followed_by_another(
     assert notifier(heard).tell() == 0
 
 
-def test_both_hooks_must_take_it(rows: Rows, notifier: Callable[..., Notifier]) -> None:
-    """Where the second fails, both get it again; told is only what both have taken."""
+@pytest.mark.parametrize("broken", [0, 1])
+def test_both_hooks_must_take_it(rows: Rows, notifier: Callable[..., Notifier], broken: int) -> None:
+    """One that fails, the first or the second, silences no other; then both get it again; told is what both have taken."""
     propose(rows)
-    first, second = Heard(), Heard(failing="http_500")
-    notifier(first, second).tell()
-    second.failing = None
+    hooks = [Heard(), Heard()]
+    hooks[broken].failing = "cannot_start"
+    assert notifier(*hooks).tell() == 0
+    assert [len(hook.documents) for hook in hooks] == [1, 1]
+    hooks[broken].failing = None
     rows.database.advance(PAUSE_S + 1)
-    assert notifier(first, second).tell() == 1
-    assert (len(first.documents), len(second.documents)) == (2, 2)
+    assert notifier(*hooks).tell() == 1
+    assert [len(hook.documents) for hook in hooks] == [2, 2]
 
 
 def test_old_notices_go(rows: Rows, notifier: Callable[..., Notifier]) -> None:
