@@ -277,7 +277,7 @@ def test_a_reader_is_told_by_what_followed(after: str, reason: str, expected: st
             Unknown("other_key"),
             "operator_review",
             "other_key",
-            "found the object that was named, which was not made by",
+            "was for an object that this action has not made",
         ),
         (Absent(), "operator_review", "too_early", f"{NOTHING}: a person must judge (too_early)"),
         (None, "not_executed", "a person's word; nobody can be asked", f"{NONE}, and a person vouches for it"),

@@ -149,7 +149,7 @@ def _showed(verdict: Row) -> str:
 
 _NAMED = {
     "not_found": "was for an object that the provider does not have, or that shows no sign of this action",
-    "other_key": "found the object that was named, which was not made by this action",
+    "other_key": "was for an object that this action has not made",
     "failed_there": "found the object that was named, with a status that says that it failed",
     "cannot_verify": "was not possible: nobody can be asked about an object of this tool",
 }

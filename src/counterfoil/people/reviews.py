@@ -123,7 +123,7 @@ _TOLD: Mapping[str, str] = {
     Answer.NOTHING_SENT: "nothing was ever sent, so nothing can have happened; `not-happened` ends it",
     Answer.UNVERIFIED_ONLY: "it may have happened, and nothing proves that it did not",
     Answer.NOT_FOUND: "in review again: the provider has no such object, or it shows no sign of this action",
-    Answer.OTHER_KEY: "in review again: that object was not made by this action",
+    Answer.OTHER_KEY: "in review again: this action has made no object of that id",
     Answer.MISMATCH: "in review again: what the provider holds under its key is not what was intended",
     Answer.MANY_FOUND: "in review again: the provider holds several objects under its key",
     Answer.FAILED_THERE: "in review again: the object is there, and its status says that it failed",
