@@ -168,6 +168,9 @@ def test_too_few_digits_and_somebody_else_s_text(
     assert cli("correction", "send", mailed, "--digest", digest[:15])[0] == 2
     assert cli("correction", "send", mailed, "--digest", "f" * 64)[0] == 4
     assert cli("correction", "send", mailed)[0] == 2
+    for unset in ("", " ", "C-"):
+        assert cli("correction", "send", unset, "--digest", digest)[0] == 2, "a script's empty variable"
+        assert cli("correction", "dismiss", unset, "--reason", "no")[0] == 2
     world.settle()
     assert office.mail() == ["Your parcel"]
 

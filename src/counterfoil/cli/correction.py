@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from counterfoil.cli import place
-from counterfoil.cli.options import AsJson, ConfigPath, DryRun, Limit, Tenant, group
+from counterfoil.cli.options import AsJson, ConfigPath, DryRun, Limit, Tenant, group, id_typed
 from counterfoil.cli.output import as_json, facts, say, stop, table
 from counterfoil.ledger.errors import ArgumentError, ConfigError, DecisionRefused
 
@@ -24,7 +24,7 @@ CHANNEL = "cli"
 app = group("Corrections: what to tell those who saw what nothing takes back. A person decides each one.")
 
 CorrectionId = Annotated[
-    str, typer.Argument(metavar="CORRECTION", help="The correction's id, or its first signs: `C-…`.")
+    str, typer.Argument(metavar="CORRECTION", help="A correction's id, C-…, or its first signs, at least four.")
 ]
 Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the decision.")]
 
@@ -75,7 +75,9 @@ def show(correction: CorrectionId, json_: AsJson = False, config: ConfigPath = N
     from counterfoil.ledger import corrections
 
     with place.open_ledger(config, "operator") as ledger:
-        found = corrections.read_correction(ledger, corrections.find_correction(ledger, correction))
+        found = corrections.read_correction(
+            ledger, corrections.find_correction(ledger, id_typed(correction, "CORRECTION"))
+        )
     _tell(found, _reach(found, config), json_=json_)
 
 
@@ -112,7 +114,7 @@ def edit(
     with place.open_ledger(config, "operator") as ledger:
         edited = people.edit(
             ledger,
-            corrections.find_correction(ledger, correction),
+            corrections.find_correction(ledger, id_typed(correction, "CORRECTION")),
             tool=tool,
             changes=changes,
             by=place.person(),
@@ -148,7 +150,7 @@ def send(
 
     registry, rules = _tools(config)
     with place.open_ledger(config, "operator") as ledger:
-        name = corrections.find_correction(ledger, correction)
+        name = corrections.find_correction(ledger, id_typed(correction, "CORRECTION"))
         if dry_run:
             found = corrections.read_correction(ledger, name)
             return _would_send(found, people.message_of(found, registry, rules), json_=json_)
@@ -191,7 +193,7 @@ def dismiss(
     from counterfoil.people import corrections as people
 
     with place.open_ledger(config, "operator") as ledger:
-        name = corrections.find_correction(ledger, correction)
+        name = corrections.find_correction(ledger, id_typed(correction, "CORRECTION"))
         answered = people.dismiss(ledger, name, by=place.person(), channel=CHANNEL, reason=reason)
     if json_:
         return as_json({"correction_id": name, "state": "dismissed", "by": answered.by})

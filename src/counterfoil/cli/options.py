@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from counterfoil.ledger.errors import ArgumentError
+
 ConfigPath = Annotated[
     Path | None,
     typer.Option(
@@ -18,6 +20,19 @@ Tenant = Annotated[str | None, typer.Option("--tenant", metavar="TENANT", help="
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, do nothing.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most this many.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the history.")]
+
+
+PREFIX_CHARS_MIN = 4
+"""Fewer signs of an id name nothing: an empty variable of a script must not decide on whatever is alone."""
+
+
+def id_typed(typed: str, argument: str) -> str:
+    """The first signs of a proposal's or a correction's id, in capitals as they are. Raises ArgumentError: too few."""
+    if len(typed.strip()) < PREFIX_CHARS_MIN:
+        raise ArgumentError(
+            f"{typed!r} is too short.", path=argument, code="usage", fix=f"At least {PREFIX_CHARS_MIN} signs of the id."
+        )
+    return typed.strip().upper()
 
 
 def group(help_text: str) -> typer.Typer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterfoil.cli import place
-from counterfoil.cli.options import AsJson, ConfigPath, DryRun, Limit, Tenant, group
+from counterfoil.cli.options import AsJson, ConfigPath, DryRun, Limit, Tenant, group, id_typed
 from counterfoil.cli.output import as_json, clean, note, say, stamp, stop, table
 from counterfoil.ledger.errors import ArgumentError, CounterfoilError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from counterfoil.settings import Settings
 
 CHANNEL = "cli"
-PREFIX_CHARS_MIN = 4
 
 app = group("Proposals: calls and plans that wait for a person.")
 
@@ -243,14 +242,7 @@ def _id_of(ledger: Ledger, typed: str) -> str:
     """The whole id of what was typed."""
     from counterfoil.ledger.proposals import find_proposal
 
-    if len(typed) < PREFIX_CHARS_MIN:
-        raise ArgumentError(
-            f"{typed!r} is too short.",
-            path="PROPOSAL",
-            code="usage",
-            fix=f"At least {PREFIX_CHARS_MIN} signs of the id.",
-        )
-    return find_proposal(ledger, typed.upper())
+    return find_proposal(ledger, id_typed(typed, "PROPOSAL"))
 
 
 def _found(ledger: Ledger, typed: str, config: Path | None) -> Shown:
