@@ -18,6 +18,7 @@ from counterfoil.reconciler.verdict import (
     Fail,
     NotExecuted,
     Person,
+    Resend,
     Settle,
     ask_later_s,
     matches_intent,
@@ -43,6 +44,9 @@ class BackToReview:
 
 FOUND_UNSETTLED = "found_unsettled"
 """`last_error_code` of a row whose object is there and not done yet: nothing may call it failed."""
+
+LOOK_UPS_MAX = 12
+"""Look-ups for one request that fail or find it unfinished, half an hour and more; then its person is told so."""
 
 AskedVerdict = Settle | Fail | NotExecuted | AskLater | Person | BackToReview
 """Never a resend."""
@@ -84,6 +88,16 @@ def _fetched(outcome: Succeeded | Rejected | Uncertain) -> AskedVerdict:
             return BackToReview("unknown", code=FOUND_UNSETTLED)
         case _:
             assert_never(outcome)
+
+
+def in_the_end(said: AskedVerdict | Resend, finding: Finding | None, *, lookup_count: int) -> AskedVerdict | Resend:
+    """What `said` is, unless the look-ups of this request could go on for ever: nobody else may speak meanwhile.
+
+    An absence ends by itself: its window opens.
+    """
+    if isinstance(said, AskLater) and isinstance(finding, Found | Unknown) and lookup_count >= LOOK_UPS_MAX:
+        return BackToReview("unknown", code=FOUND_UNSETTLED if isinstance(finding, Found) else None)
+    return said
 
 
 def not_happened(

@@ -172,6 +172,10 @@ class LookUps:
     def _verdict(
         self, spec: ToolSpec, action: UncertainAction, finding: Finding | None
     ) -> Verdict | asked.AskedVerdict:
+        said = self._judged(spec, action, finding)
+        return said if action.asked is None else asked.in_the_end(said, finding, lookup_count=action.lookup_count)
+
+    def _judged(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None) -> Verdict | asked.AskedVerdict:
         row, contract = _claimed(action, self.policy(action.provider)), self.contract(spec)
         match action.asked:
             case "happened":

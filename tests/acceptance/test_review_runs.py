@@ -17,6 +17,7 @@ from tests.acceptance.test_plans import committed, staged
 from counterfoil import Counterfoil, Status
 from counterfoil.ledger import reviews
 from counterfoil.ledger.connection import Ledger
+from counterfoil.providers.outcomes import Found, Uncertain, Unknown
 from counterfoil.testing import World
 from counterfoil.testing.world import Crash
 
@@ -87,6 +88,23 @@ def test_a_late_receipt_answers_a_request(world: World, enqueue: Any, cli: Any, 
     assert state_of(sql, action_id)[0] == "succeeded"
     assert shown(cli, action_id)["requests"][-1]["answer"] == "found"
     world.settle()
+    assert (world.sandbox.count("charges"), sends(world)) == (1, 1)
+
+
+@pytest.mark.parametrize("finding", [Unknown("outage"), Found(Uncertain("processing"))], ids=["away", "processing"])
+@pytest.mark.parametrize("verb", ["ask-again", "not-happened"])
+def test_every_request_is_answered(
+    world: World, doubted: Any, cli: Any, sql: Any, monkeypatch: pytest.MonkeyPatch, verb: str, finding: Any
+) -> None:
+    """A provider that is away, or at work on it, for ever: in review again within the hour; nothing may call it failed."""
+    action_id = doubted()
+    adapter = type(world.reconciler.look_ups.adapter(world.registry.get("stripe_charge", None)))
+    monkeypatch.setattr(adapter, "lookup", lambda _, calls, **__: {call.action_id: finding for call in calls})
+    cli("review", verb, action_id, "--wait-s", "0")
+    world.settle(at_most_s=3600)
+    assert shown(cli, action_id)["requests"][-1]["answer"] == "unknown"
+    assert state_of(sql, action_id)[0] == "operator_review"
+    assert cli("review", "give-up", action_id, "--reason", "enough")[0] == 4
     assert (world.sandbox.count("charges"), sends(world)) == (1, 1)
 
 
