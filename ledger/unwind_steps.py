@@ -122,7 +122,8 @@ def standings(steps: Iterable[Step]) -> dict[str, Standing]:
             found[step.action_id] = standing(step, [(child, of(child)) for child in later[step.action_id]])
         return found[step.action_id]
 
-    newest_first = sorted(known, key=lambda step: step.created_at, reverse=True)  # or a long chain would recurse as deep
+    # Newest first, or a long chain of steps would recurse as deep.
+    newest_first = sorted(known, key=lambda step: step.created_at, reverse=True)
     return {step.action_id: of(step) for step in newest_first}
 
 
