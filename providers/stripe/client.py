@@ -236,7 +236,9 @@ class StripeAdapter:
     def _fetch(self, call: Call, receipt: str) -> Finding:
         if call.tool in _ON_HOLD:
             found_one = self._find([call])[call.action_id]
-            return Unknown(OTHER_KEY) if isinstance(found_one, Found) and receipt != self._intent_of(call) else found_one
+            return (
+                Unknown(OTHER_KEY) if isinstance(found_one, Found) and receipt != self._intent_of(call) else found_one
+            )
         if _kind(call) == "refund":
             item = _plain(self._client.v1.refunds.retrieve(receipt, {}))
         else:

@@ -198,7 +198,8 @@ def test_tls_error_after_the_request_is_uncertain(tls: ssl.SSLContext, pem: Path
         plain = socket.socket(fileno=secure.detach())
         plain.settimeout(5)
         plain.sendall(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
-        with contextlib.suppress(OSError):  # until the client closes: a reset for what is unread may overtake the answer
+        # Until the client closes: a reset for what is unread may overtake the answer.
+        with contextlib.suppress(OSError):
             while plain.recv(65536):
                 pass
         plain.detach()
