@@ -170,10 +170,18 @@ def over_cap(transaction: Transaction, checked: CheckedCall, supersedes: str | N
     if not caps.capped(spec.name, effect):
         return False
     key: dict[str, object] = {"tenant": checked.tenant, "run": checked.run, "tool": spec.name, "effect": effect}
+    about = {"target": checked.target, "audience": list(checked.audience)}
     this = {"currency": checked.currency, "action_id": supersedes or "", "recorded_at": None, "at": None}
     use = transaction.row(
         CAP_USE,
-        {**key, **this, "without_rivals": False, "parent": checked.parent, "per_day": caps.per_day(spec.name, effect)},
+        {
+            **key,
+            **about,
+            **this,
+            "without_rivals": False,
+            "parent": checked.parent,
+            "per_day": caps.per_day(spec.name, effect),
+        },
     )
     assert use is not None
     return caps.exceeded(use, spec.name, effect, amount_minor=checked.amount_minor) is not None

@@ -56,6 +56,8 @@ def _use(ledger: Ledger, action: ClaimedAction, rules: DoorRules, *, without_riv
             "run": action.run,
             "tool": action.tool,
             "effect": action.effect,
+            "target": action.target,
+            "audience": list(action.audience),
             "currency": action.currency,
             "action_id": action.action_id,
             "recorded_at": action.created_at,

@@ -114,9 +114,7 @@ class Approval(Section):
     expiry_s: Seconds = 86_400  # a day: what was seen yesterday is not what would be approved today
     audiences_always: tuple[str, ...] = ("public", "legal")  # what reaches them cannot be taken back
     two_person: tuple[str, ...] = ()  # names of tools; a policy of the house, so none by default
-    bulk_above: Count = (
-        1  # a second letter to somebody may be a bulk that begins: irreversible calls of one effect, a run
-    )
+    bulk_above: Count = 1  # a second letter may be a bulk that begins: irreversible calls of one effect in one run
     hold_margin_s: SecondsOrZero = 3600  # a plan is decided this long before what it has staged lapses
 
     @field_validator("audiences_always")

@@ -81,6 +81,8 @@ def use_of(rows: Rows, tenant: str, **changes: object) -> Row:
         "run": "r1",
         "tool": "stripe_charge",
         "effect": "charge",
+        "target": "1182",
+        "audience": ["finance"],
         "currency": "usd",
         "action_id": "me",
         "recorded_at": NOON,
@@ -182,3 +184,14 @@ def test_the_day_is_counted_for_its_caps_only(rows: Rows) -> None:
     assert asked["run_effect_count"] == not_asked["run_effect_count"] == 1
     table = CapTable(tools={"t": Caps(count_per_run_max=1)}, effects={"e": Caps(amount_per_day_max_minor=1)})
     assert [table.per_day(tool, effect) for tool in "tu" for effect in "ef"] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("target", "audience", "bulk"),
+    [("1182", ["finance"], 0), ("1182", ["finance", "customer"], 1), ("1183", ["finance"], 1)],
+)
+def test_what_is_a_bulk(rows: Rows, target: str, audience: list[str], bulk: int) -> None:
+    """Beside one that cannot be taken back: another one to another target, or that is seen outside the company."""
+    tenant = f"bulk {target} {audience}"
+    rows.build("succeeded", tenant=tenant, **{**SENT, "class": "irreversible"})
+    assert use_of(rows, tenant, target=target, audience=audience)["bulk"] == bulk

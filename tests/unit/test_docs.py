@@ -69,7 +69,9 @@ def verbs() -> dict[str, Any]:
 def settings_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Every key of the configuration, dotted; a retry budget counts as one."""
     for name, field in model.model_fields.items():
-        kind: Any = {"providers": ProviderSettings, "tool": ToolSettings, "effect": EffectSettings}.get(prefix + name, field.annotation)
+        kind: Any = {"providers": ProviderSettings, "tool": ToolSettings, "effect": EffectSettings}.get(
+            prefix + name, field.annotation
+        )
         if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not RetryBudget:
             between = ".NAME." if kind in (ProviderSettings, ToolSettings, EffectSettings) else "."
             yield from settings_keys(kind, prefix + name + between)

@@ -221,12 +221,14 @@ BEGIN
     WHERE p.proposal_id = superseded.proposal_id AND NOT p.is_plan AND p.state = 'open';
   END IF;
 
-  -- Beyond a few of one kind in a run, what cannot be taken back is a bulk, and a person's to decide.
+  -- Beyond a few of one kind in a run, what cannot be taken back is a bulk, and a person's to decide: to several targets, or
+  -- seen outside the company.
   gated := gated OR p_proposal IS NOT NULL OR (
     p_class = 'irreversible' AND p_bulk_above IS NOT NULL AND p_bulk_above <= (
       SELECT count(*) FROM counterfoil.action AS a
       WHERE a.tenant = p_tenant AND a.run = p_run AND a.effect = p_effect AND a.class = 'irreversible'
-        AND a.phase = 'do' AND a.once_held));
+        AND a.phase = 'do' AND a.once_held
+        AND (a.target <> p_target OR p_audience && ARRAY['customer', 'public', 'legal'])));
   IF gated AND proposal IS NULL THEN
     proposal := 'P-' || upper(substr(p_action_id, 5, 12));
   END IF;
