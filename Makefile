@@ -9,7 +9,8 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-JOBS ?= auto
+# Half as many again as cores: many tests wait for a process or a provider.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + $$(getconf _NPROCESSORS_ONLN) / 2)
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$python; break; fi; done)
 
