@@ -33,7 +33,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What a notice says: ids, codes and sums, never arguments or receipts. Of a plan neither tool, effect nor target."""
+    """What a notice says: ids, codes and sums, never arguments, targets (an address may be one) or receipts. Of a plan
+    neither tool nor effect."""
 
     id: str
     why: str
@@ -43,7 +44,6 @@ class Subject:
     steps: int
     tool: str | None
     effect: str | None
-    target: str | None
     amount_minor: int | None
     """Of a plan the sum, if it has one currency."""
     currency: str | None

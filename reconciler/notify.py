@@ -104,7 +104,6 @@ def document(notice: Notice, about: Subject) -> dict[str, object]:
         "steps": about.steps,
         "tool": about.tool,
         "effect": about.effect,
-        "target": about.target,
         "amount_minor": about.amount_minor,
         "currency": about.currency,
         "audience": about.audience,

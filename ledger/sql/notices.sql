@@ -67,24 +67,23 @@ WITH about AS (
   WHERE CAST(:kind AS text) = 'expired' AND p.proposal_id = :subject_id
     AND p.expires_at > counterfoil.now() - interval '7 days'
 ), steps AS (
-  SELECT a.tool, a.effect, a.target, a.amount_minor, a.currency, a.audience
+  SELECT a.tool, a.effect, a.amount_minor, a.currency, a.audience
   FROM counterfoil.action AS a WHERE a.proposal_id = :subject_id AND a.superseded_by IS NULL
   UNION ALL
-  SELECT a.tool, a.effect, a.target, a.amount_minor, a.currency, a.audience
+  SELECT a.tool, a.effect, a.amount_minor, a.currency, a.audience
   FROM counterfoil.action AS a WHERE a.action_id = :subject_id
   UNION ALL
-  SELECT a.tool, a.effect, a.target, a.amount_minor, a.currency, c.audience
+  SELECT a.tool, a.effect, a.amount_minor, a.currency, c.audience
   FROM counterfoil.correction AS c JOIN counterfoil.action AS a ON a.action_id = c.action_id
   WHERE c.correction_id = :subject_id
 ), summed AS (
-  SELECT count(*)::integer AS steps, min(s.tool) AS tool, min(s.effect) AS effect, min(s.target) AS target,
+  SELECT count(*)::integer AS steps, min(s.tool) AS tool, min(s.effect) AS effect,
          sum(s.amount_minor)::bigint AS amount_minor, min(s.currency) AS currency,
          count(DISTINCT s.currency) AS currencies
   FROM steps AS s
 )
 SELECT b.id, b.why, b.run, b.expires_at, m.steps,
        CASE WHEN m.steps = 1 THEN m.tool END AS tool, CASE WHEN m.steps = 1 THEN m.effect END AS effect,
-       CASE WHEN m.steps = 1 THEN m.target END AS target,
        CASE WHEN m.currencies <= 1 THEN m.amount_minor END AS amount_minor,
        CASE WHEN m.currencies <= 1 THEN m.currency END AS currency,
        (SELECT coalesce(array_agg(DISTINCT u.name ORDER BY u.name), '{}')

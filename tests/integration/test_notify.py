@@ -125,7 +125,6 @@ def test_a_new_proposal_is_told_once(rows: Rows, notifier: Callable[..., Notifie
             "steps": 1,
             "tool": "stripe_charge",
             "effect": "charge",
-            "target": "1182",
             "amount_minor": 500,
             "currency": "usd",
             "audience": ["customer"],
@@ -255,7 +254,7 @@ def test_a_plan_is_one_notice(rows: Rows, notifier: Callable[..., Notifier]) -> 
     heard = Heard()
     assert notifier(heard).tell() == 1
     document = heard.documents[0]
-    assert (document["steps"], document["tool"], document["target"]) == (2, None, None)
+    assert (document["steps"], document["tool"], document["effect"]) == (2, None, None)
     assert (document["amount_minor"], document["currency"]) == (400, "usd")
     assert document["audience"] == ["customer", "finance"]
 
