@@ -85,7 +85,7 @@ def resend(
     evidence: str,
     by: str,
 ) -> bool:
-    """reconciling → ready, same key and bytes; False also when a cancel has forbidden it meanwhile."""
+    """reconciling → ready, same key and bytes; False also when a cancel, or an approval that is not of it, forbids it."""
     return _written(
         ledger,
         "verdict_resend",
@@ -96,6 +96,11 @@ def resend(
         evidence=evidence,
         by=by,
     )
+
+
+def unapproved(ledger: Ledger, action: RecordedAction, *, evidence: str, by: str) -> bool:
+    """reconciling → operator_review, if what would be sent again has no approval of exactly what it says."""
+    return _written(ledger, "verdict_unapproved", action, evidence=evidence, by=by)
 
 
 def ask_later(

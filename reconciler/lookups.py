@@ -214,15 +214,19 @@ class LookUps:
                 return verdicts.not_executed(ledger, action, code=code, reason=reason, evidence=evidence, by=by)
             case Resend(ends_doubt):
                 reason = "absence earned" if ends_doubt else "the key answers a resend"
-                return verdicts.resend(
-                    ledger,
-                    action,
-                    ends_doubt=ends_doubt,
-                    delay_s=self._delay_s(action),
-                    reason=reason,
-                    evidence=evidence,
-                    by=by,
-                ) or self._ask_again(action, "resend_forbidden", evidence)
+                return (
+                    verdicts.resend(
+                        ledger,
+                        action,
+                        ends_doubt=ends_doubt,
+                        delay_s=self._delay_s(action),
+                        reason=reason,
+                        evidence=evidence,
+                        by=by,
+                    )
+                    or verdicts.unapproved(ledger, action, evidence=evidence, by=by)
+                    or self._ask_again(action, "resend_forbidden", evidence)
+                )
             case AskLater(code, after_s, absent_count, last_absent_at):
                 return verdicts.ask_later(
                     ledger,

@@ -137,8 +137,9 @@ RETURNING action_id;
 
 -- name: verdict_resend
 -- Claimable again with the same key and bytes. Earned absence ends the doubt; a resend by native key does not.
--- A cancel that arrived during the look-up forbids it: `no_resend` is read here once more.
-UPDATE counterfoil.action
+-- A cancel that arrived during the look-up forbids it: `no_resend` is read here once more. So does an approval that is not
+-- (any more) of exactly this intent, which the gate would refuse.
+UPDATE counterfoil.action AS a
 SET state = 'ready', in_doubt = NOT :ends_doubt, lease_until = NULL,
     absent_count = CASE WHEN :ends_doubt THEN 0 ELSE absent_count END,
     uncertain_since = CASE WHEN :ends_doubt THEN NULL ELSE uncertain_since END,
@@ -146,6 +147,22 @@ SET state = 'ready', in_doubt = NOT :ends_doubt, lease_until = NULL,
     ready_at = greatest(ready_at, counterfoil.now() + :delay_s * interval '1 second'),
     changed_by = :by, change_reason = :reason, change_evidence = :evidence
 WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence AND NOT no_resend
+  AND (NOT a.needs_approval OR EXISTS (
+    SELECT FROM counterfoil.approval AS g
+    WHERE g.approval_id = a.approval_id AND g.action_id = a.action_id
+      AND g.digest = counterfoil.intent_digest(a, g.expires_at)))
+RETURNING action_id;
+
+-- name: verdict_unapproved
+-- It would be sent again, but has no approval of exactly what it says: a person's.
+UPDATE counterfoil.action AS a
+SET state = 'operator_review', lease_until = NULL, last_error_code = 'approval_mismatch', changed_by = :by,
+    change_reason = 'approval mismatch', change_evidence = :evidence
+WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence AND NOT no_resend
+  AND NOT (NOT a.needs_approval OR EXISTS (
+    SELECT FROM counterfoil.approval AS g
+    WHERE g.approval_id = a.approval_id AND g.action_id = a.action_id
+      AND g.digest = counterfoil.intent_digest(a, g.expires_at)))
 RETURNING action_id;
 
 -- name: verdict_ask_later

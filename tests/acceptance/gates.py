@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ import psycopg
 import requests
 from psycopg.rows import dict_row
 
-from counterfoil import tool
+from counterfoil import Counterfoil, tool
 from counterfoil.ledger.claims import WakeUp
 from counterfoil.outbox.enqueue import intent_of
 from counterfoil.outbox.intents import DOOR_RULES, DoorRules, Intent
@@ -130,6 +132,17 @@ class Gates:
         action_id = self.ask(name, order=order, **changes)
         assert self.approve(action_id) == "approved"
         return action_id
+
+    def planned(self, name: str, *, orders: Sequence[str], run: str = "r1") -> list[str]:
+        """A plan of one call for each order, which a person has approved; its actions in order."""
+        with closing(
+            Counterfoil(self.database.url("agent"), settings=self.world.settings, registry=self.world.registry)
+        ) as cf:
+            cf.run(run, tenant="acme", actor="bot").propose([(name, {"order": order}) for order in orders])
+        with psycopg.connect(self.database.url("owner")) as owner:
+            ids = [row[0] for row in owner.execute("SELECT action_id FROM counterfoil.action ORDER BY place")]
+        assert self.approve(ids[0]) == "approved"
+        return ids
 
     def forge(self, statement: str, *params: object) -> int:
         """What only the database's owner can do: a statement with every trigger off; the rows that it changed."""

@@ -132,6 +132,30 @@ def test_a_replayed_approval(gates: Gates, world: World, forgery: str) -> None:
     assert gates.read(other)["state"] == "succeeded"
 
 
+def test_a_resend_without_its_approval(gates: Gates, world: World) -> None:
+    """What would be sent again, but whose approval is not of it any more, is a person's; the look-ups of others go on."""
+    world.sandbox.warehouse.fault("504_before_commit", on="shipments.create", times=2)
+    ids = [gates.approved("gated_parcel", order=order, run=f"r{order}") for order in ("1", "2")]
+    gates.deliver(*ids)
+    assert gates.forge("UPDATE counterfoil.action SET actor = 'somebody' WHERE action_id = %s", ids[0]) == 1
+    world.settle()
+    assert [e.data["order"] for e in world.sandbox.effects("shipment")] == ["2"]
+    assert gates.ended(ids[0]) == MISMATCH
+
+
+def test_a_success_is_written_whatever_became_of_the_next_step(gates: Gates, world: World) -> None:
+    """A plan's second step whose approval is not of it any more keeps the first one's success from nobody; it ends with the
+    approval's time, unsent."""
+    first, second = gates.planned("gated_parcel", orders=("1", "2"))
+    assert gates.forge("UPDATE counterfoil.action SET actor = 'somebody' WHERE action_id = %s", second) == 1
+    world.settle()
+    assert [e.data["order"] for e in world.sandbox.effects("shipment")] == ["1"]
+    assert (gates.read(first)["state"], gates.read(second)["state"]) == ("succeeded", "proposed")
+    world.advance(2 * 86_400)
+    world.settle()
+    assert gates.ended(second) == ("stale", "approval_expired")
+
+
 def test_a_refused_claim_in_doubt_waits_for_evidence(gates: Gates, world: World) -> None:
     """Where an earlier attempt may have had its effect, a row whose approval no longer fits is looked up, not just parked."""
     world.sandbox.warehouse.fault("504_after_commit", on="shipments.create", times=1)

@@ -217,8 +217,10 @@ BEGIN
         ORDER BY n.place LIMIT 1)
       AND EXISTS (SELECT FROM counterfoil.run AS r
                   WHERE r.tenant = NEW.tenant AND r.run = NEW.run AND r.state IN ('open', 'closed'))
-      AND EXISTS (SELECT FROM counterfoil.approval AS p      -- expired meanwhile: see expire_proposals
-                  WHERE p.approval_id = a.approval_id AND p.expires_at > counterfoil.now());
+      -- Expired meanwhile, or not of this intent: a success is written all the same, and expire_proposals ends the rest.
+      AND EXISTS (SELECT FROM counterfoil.approval AS p
+                  WHERE p.approval_id = a.approval_id AND p.action_id = a.action_id AND p.expires_at > counterfoil.now()
+                    AND p.digest = counterfoil.intent_digest(a, p.expires_at));
   ELSIF NEW.superseded_by IS NULL
         AND NEW.state IN ('permanent_failure', 'not_executed', 'cancelled', 'stale') THEN
     UPDATE counterfoil.action AS a
