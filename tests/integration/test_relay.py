@@ -68,6 +68,9 @@ def propose(connection: psycopg.Connection[Any], *, queue: str = "cf-a", argumen
         "arguments_sha256": sha256_of(text),
         "audience": [],
         "needs_approval": False,
+        "staged": False,
+        "reads_version": False,
+        "effect_scope": "run",
     }
     connection.execute(PROPOSE.psycopg.encode(), values)
     return str(identity)
