@@ -59,6 +59,7 @@ class Sandbox:
         self._http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self.stripe = ProviderView(self, "stripe")
         self.jira = ProviderView(self, "jira")
+        self.zendesk = ProviderView(self, "zendesk")
         self.warehouse = ProviderView(self, "warehouse")
         self.mail = ProviderView(self, "mail")
 

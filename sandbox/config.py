@@ -14,12 +14,18 @@ Span = tuple[float, float]
 class Config:
     """Settings of the world; `POST /_sandbox/config` changes some, a reset brings these defaults back."""
 
-    search_lag_s: Mapping[str, Span] = field(default_factory=lambda: {"stripe": (1.0, 3.0), "jira": (1.0, 3.0)})
+    search_lag_s: Mapping[str, Span] = field(
+        default_factory=lambda: {"stripe": (1.0, 3.0), "jira": (1.0, 3.0), "zendesk": (1.0, 3.0)}
+    )
     """Per provider: how much later a search sees a write; a number or [least, most], drawn anew for each write."""
     latency_s: Mapping[str, float] = field(default_factory=dict)
     """Per provider: how long a request takes before its handler runs."""
     idem_ttl_s: float = 24 * 3600.0
     """Stripe forgets an idempotency key after this long, and then runs it again."""
+    zendesk_idem_ttl_s: float = 2 * 3600.0
+    """The same of Zendesk, whose keys are for creating tickets only."""
+    zendesk_in_flight: Literal["conflict", "execute"] = "conflict"
+    """What a twin of a creation that is under way meets; Zendesk does not say."""
     hold_s: float = 7 * 24 * 3600.0
     """An authorisation that was not captured lapses after this long."""
     customers: Literal["auto", "strict"] = "auto"
@@ -56,9 +62,13 @@ class Config:
                 return {**self.search_lag_s, **{provider: _span(name, lag) for provider, lag in value.items()}}
             case "latency_s", dict():
                 return {**self.latency_s, **{provider: _span(name, wait)[0] for provider, wait in value.items()}}
-            case (("idem_ttl_s" | "hold_s"), _):
+            case (("idem_ttl_s" | "zendesk_idem_ttl_s" | "hold_s"), _):
                 return _span(name, value)[0]
-            case ("customers", "auto" | "strict") | ("reship", "reject" | "accept"):
+            case (
+                ("customers", "auto" | "strict")
+                | ("reship", "reject" | "accept")
+                | ("zendesk_in_flight", "conflict" | "execute")
+            ):
                 return value
             case "projects", [*keys] if keys and all(isinstance(key, str) for key in keys):
                 return tuple(keys)

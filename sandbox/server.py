@@ -18,8 +18,9 @@ from counterfoil.sandbox.mail import MAIL
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.stripe import STRIPE
 from counterfoil.sandbox.warehouse import WAREHOUSE
+from counterfoil.sandbox.zendesk import ZENDESK
 
-PROVIDERS = (STRIPE, JIRA, WAREHOUSE, MAIL)
+PROVIDERS = (STRIPE, JIRA, ZENDESK, WAREHOUSE, MAIL)
 _BODY_BYTES_MAX = 1 << 20
 _BACKLOG = 1024
 

@@ -18,6 +18,7 @@ from counterfoil.providers.pool import AdapterPool
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.providers.stripe.config import StripeConfig
+from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.settings import Settings
 from counterfoil.settings_contracts import check_contract, contract_in_force
 from counterfoil.settings_contracts import ttl_margin_s as ttl_margin_in_force
@@ -126,6 +127,14 @@ def provider_config(provider: str, settings: Settings) -> object:
                 staging_transition=given.staging_transition,
                 staging_status=given.staging_status,
                 queue_status=given.queue_status,
+            )
+        case "zendesk":
+            return ZendeskConfig(
+                server=_needed(given.server or given.base_url, "providers.zendesk.server"),
+                email=given.email,
+                token=_needed(given.secret("token"), "providers.zendesk.token"),
+                timeout_s=given.timeout_s,
+                retry_after_cap_s=given.retry_after_cap_s,
             )
         case _:
             raise ConfigError(f"provider {provider!r} has no client here.", key=f"providers.{provider}")

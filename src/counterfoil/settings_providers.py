@@ -50,7 +50,7 @@ class ProviderSettings(Section):
     """`[providers.NAME]`: how to reach it, how hard to try, and how much of it to use."""
 
     base_url: str | None = None  # None = the client library's own address: the real service
-    server: str | None = None  # the same for Jira, under the name that its users know
+    server: str | None = None  # the same for Jira and Zendesk, under the name that their users know
     email: str | None = None  # the login that a token belongs to, where the provider wants both
     api_key: SecretStr | None = None
     api_key_file: Path | None = None  # read by workers only; agents need no secret

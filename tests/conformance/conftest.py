@@ -10,6 +10,8 @@ from counterfoil.providers.jira.client import JiraAdapter
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.stripe.client import StripeAdapter
 from counterfoil.providers.stripe.config import StripeConfig
+from counterfoil.providers.zendesk.client import ZendeskAdapter
+from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.sandbox.process import running
 
@@ -25,7 +27,7 @@ def sandbox_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbo
 def sandbox(sandbox_process: Sandbox) -> Sandbox:
     """An empty world whose searches do not lag."""
     sandbox_process.reset()
-    sandbox_process.config(search_lag_s={"stripe": 0, "jira": 0})
+    sandbox_process.config(search_lag_s={"stripe": 0, "jira": 0, "zendesk": 0})
     return sandbox_process
 
 
@@ -39,3 +41,8 @@ def jira_adapter(sandbox: Sandbox) -> JiraAdapter:
     return JiraAdapter(
         JiraConfig(server=sandbox.jira.url, email="bot@example.test", token="sandbox", staging_transition="51")
     )
+
+
+@pytest.fixture
+def zendesk_adapter(sandbox: Sandbox) -> ZendeskAdapter:
+    return ZendeskAdapter(ZendeskConfig(server=sandbox.zendesk.url, email="bot@example.test", token="sandbox"))

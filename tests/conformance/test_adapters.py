@@ -32,6 +32,7 @@ from counterfoil.providers.outcomes import (
 from counterfoil.providers.registry import Registry, adapter_of
 from counterfoil.providers.stripe.config import StripeConfig
 from counterfoil.providers.tool import SPEC_ATTRIBUTE, tool
+from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.sandbox.faults import FAULTS, Commit
 
@@ -40,7 +41,7 @@ SLOW_TIMEOUT_S = 0.4
 SLOW_S = 0.8
 """A fault's delay, longer than the client waits."""
 WAIT_S = 10.0
-TOOLS = Registry.load(["counterfoil.providers.stripe.tools", "counterfoil.providers.jira.tools"])
+TOOLS = Registry.load([f"counterfoil.providers.{name}.tools" for name in ("stripe", "jira", "zendesk")])
 KEY, EARLIER_KEY = "c0" * 16, "ea" * 16
 
 THROTTLED = {"429_retry_after": 2.0, "429_http_date": 60.0, "429_bare": None, "429_lock_timeout": None}
@@ -181,6 +182,47 @@ SUBJECTS = {
             lookup_operation="issue.get",
         ),
         Subject(
+            name="zendesk_create",
+            arguments={"subject": "Reship 1182", "body": "Parcel lost.", "order_id": "1182"},
+            target="1182",
+            provider="zendesk",
+            operation="tickets.create",
+            effect="ticket",
+            deduplicates=True,
+            lookup_operation="tickets.list",
+        ),
+        Subject(
+            name="zendesk_note",
+            arguments={"ticket": "1", "body": "Parcel lost."},
+            target="1",
+            provider="zendesk",
+            operation="tickets.update",
+            effect="note",
+            after="zendesk_create",
+            lookup_operation="tickets.audits",
+        ),
+        Subject(
+            name="zendesk_reply",
+            arguments={"ticket": "1", "body": "We send you another."},
+            target="1",
+            provider="zendesk",
+            operation="tickets.update",
+            effect="customer_mail",
+            after="zendesk_create",
+            lookup_operation="tickets.audits",
+        ),
+        Subject(
+            name="zendesk_solve",
+            arguments={"order_id": "1182"},
+            target="1182",
+            provider="zendesk",
+            operation="tickets.update",
+            effect="solution",
+            after="zendesk_create",
+            deduplicates=True,
+            lookup_operation="tickets.retrieve",
+        ),
+        Subject(
             name="ship",
             arguments={"order_id": "1182", "sku": "kettle"},
             target="1182",
@@ -254,6 +296,9 @@ def make_adapter(subject: Subject, sandbox: Sandbox) -> Adapter:
                 server=sandbox.jira.url, email="bot@example.test", token="sandbox", staging_transition="51"
             )
             return adapter_of(TOOLS.get(subject.name), site)
+        case "zendesk":
+            desk = ZendeskConfig(server=sandbox.zendesk.url, email="bot@example.test", token="sandbox")
+            return adapter_of(TOOLS.get(subject.name), desk)
         case _:
             return adapter_of(warehouse_tool(sandbox.warehouse.url))
 

@@ -67,11 +67,18 @@ def jira(method: str, path: str, body: dict[str, Any]) -> ByHand:
     )
 
 
+def zendesk(ticket: dict[str, Any]) -> ByHand:
+    """A person at Zendesk's desk."""
+    return lambda sandbox, number: requests.put(
+        f"{sandbox.zendesk.url}/api/v2/tickets/{number}", json={"ticket": ticket}, timeout=3
+    )
+
+
 def edit_draft(sandbox: Sandbox, draft: str) -> requests.Response:
     return requests.put(f"{sandbox.mail.url}/drafts/{draft}", json={"body": "Other words."}, timeout=3)
 
 
-RETRIEVE, GET = "payment_intents.retrieve", "issue.get"
+RETRIEVE, GET, RETRIEVE_TICKET = "payment_intents.retrieve", "issue.get", "tickets.retrieve"
 EDIT = jira("PUT", "", {"fields": {"summary": "Another summary"}})
 RESOURCES = [
     Resource(
@@ -89,6 +96,16 @@ RESOURCES = [
     Resource(tool="jira_open", provider="jira", operation=GET, by_hand=jira("POST", "/comment", {"body": "Wait."})),
     Resource(tool="jira_close", provider="jira", operation=GET, by_hand=EDIT),
     Resource(tool="jira_comment", provider="jira", operation=GET, by_hand=EDIT),
+    Resource(tool="zendesk_note", provider="zendesk", operation=RETRIEVE_TICKET, by_hand=zendesk({"priority": "high"})),
+    Resource(
+        tool="zendesk_reply",
+        provider="zendesk",
+        operation=RETRIEVE_TICKET,
+        by_hand=zendesk({"comment": {"body": "Where is it?"}}),
+    ),
+    Resource(
+        tool="zendesk_solve", provider="zendesk", operation=RETRIEVE_TICKET, by_hand=zendesk({"status": "pending"})
+    ),
     Resource(tool="send_draft", provider="mail", operation="drafts.retrieve", by_hand=edit_draft),
 ]
 
@@ -234,7 +251,7 @@ def test_a_reading_that_fails_is_no_version(read: Read, fault: str) -> None:
 
 def test_what_makes_its_object_has_no_version(sandbox: Sandbox) -> None:
     """A call about nothing that is there reads nothing, and asks nobody."""
-    for name in ("stripe_charge", "stripe_authorize", "jira_create", "jira_stage", "ship"):
+    for name in ("stripe_charge", "stripe_authorize", "jira_create", "jira_stage", "zendesk_create", "ship"):
         subject = SUBJECTS[name]
         reading = make_adapter(subject, sandbox).version(call_of(subject, subject.arguments), timeout_s=TIMEOUT_S)
         assert isinstance(reading, Unreadable)

@@ -132,7 +132,11 @@ def test_settings_are_checked(sandbox: Sandbox) -> None:
         with pytest.raises(SandboxError, match=next(iter(wrong))):
             sandbox.config(**wrong)
     sandbox.config(search_lag_s={"jira": [2, 9]})
-    assert sandbox.config()["search_lag_s"] == {"stripe": [1.0, 3.0], "jira": [2.0, 9.0]}
+    assert sandbox.config()["search_lag_s"] == {
+        "stripe": [1.0, 3.0],
+        "jira": [2.0, 9.0],
+        "zendesk": [1.0, 3.0],
+    }
 
 
 def test_warehouse(sandbox: Sandbox) -> None:

@@ -383,8 +383,8 @@ def test_shipped_tools_load_without_any_client() -> None:
     """An agent's process that lists the shipped tools has no provider SDK, requests, celery or redis in memory."""
     code = (
         "import sys; from counterfoil.providers.registry import Registry;"
-        "r = Registry.load(['counterfoil.providers.stripe.tools', 'counterfoil.providers.jira.tools']);"
-        "print(*r.names()); bad = {'stripe', 'jira', 'requests', 'urllib3', 'celery', 'redis'} & set(sys.modules);"
+        "r = Registry.load(['counterfoil.providers.' + n + '.tools' for n in ('stripe', 'jira', 'zendesk')]);"
+        "print(*r.names()); bad = {'stripe', 'jira', 'zenpy', 'requests', 'urllib3', 'celery', 'redis'} & set(sys.modules);"
         "sys.exit(f'loaded: {bad}' if bad else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -401,4 +401,8 @@ def test_shipped_tools_load_without_any_client() -> None:
         "stripe_capture",
         "stripe_charge",
         "stripe_refund",
+        "zendesk_create",
+        "zendesk_note",
+        "zendesk_reply",
+        "zendesk_solve",
     ]

@@ -31,7 +31,7 @@ def config_path(home: Home) -> Path:
 def write_config(home: Home, project: Path, *, sandbox_url: str, fast: bool, tools: Sequence[str]) -> Path:
     """Write the file anew from the project's `counterfoil.toml`, if there is one, and give its path.
 
-    Under the fast profile Stripe and Jira are the sandbox whatever the project says; without it, what the project
+    Under the fast profile Stripe, Jira and Zendesk are the sandbox whatever the project says; without it, what the project
     configures for them wins. Database and broker are never taken from the project. Raises ConfigError if the
     project's file cannot be read.
     """
@@ -79,6 +79,7 @@ def _sandbox_providers(sandbox_url: str) -> dict[str, dict[str, str]]:
         "stripe": {"base_url": f"{sandbox_url}/stripe", "api_key": "sk_test_sandbox"},
         "warehouse": {"base_url": f"{sandbox_url}/warehouse"},
         "mail": {"base_url": f"{sandbox_url}/mail"},
+        "zendesk": {"server": f"{sandbox_url}/zendesk", "email": "bot@sandbox.example", "token": "sandbox"},
         "jira": {
             "server": f"{sandbox_url}/jira",
             "email": "bot@sandbox.example",
