@@ -269,7 +269,7 @@ def run_relay(settings: Settings) -> None:
         lost_after_s=settings.relay.lost_after_s,
         chunk_max=settings.relay.chunk_max,
         poll_s=settings.relay.poll_s,
-        intake=Intake(ledger=ledger, registry=Registry.load(settings.tools), rules=door_rules(settings)),
+        intake=Intake(ledger=ledger, registry=Registry.load(settings.tools, settings.http), rules=door_rules(settings)),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

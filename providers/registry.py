@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType, ModuleType
 from typing import cast
@@ -16,8 +16,12 @@ from typing import cast
 from counterfoil.ledger.errors import ConfigError, ToolDefinitionError
 from counterfoil.providers.contract import Adapter, ToolClass
 from counterfoil.providers.functions import LOOKUP_INJECTED, FunctionAdapter
+from counterfoil.providers.http.tools import http_specs
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.providers.tool import MODULE_ATTRIBUTE, SPEC_ATTRIBUTE
+from counterfoil.settings_http import HttpTool
+
+NO_HTTP: Mapping[str, HttpTool] = MappingProxyType({})
 
 
 class Registry:
@@ -27,8 +31,9 @@ class Registry:
         self._tools: dict[tuple[str, int], ToolSpec] = {}
 
     @classmethod
-    def load(cls, modules: Sequence[str]) -> Registry:
-        """Imports each module and takes its tools. Raises ConfigError (no module, no tools) and ToolDefinitionError."""
+    def load(cls, modules: Sequence[str], http: Mapping[str, HttpTool] = NO_HTTP) -> Registry:
+        """Imports each module and takes its tools, and those that `[http.NAME]` declares. Raises ConfigError (no module, no
+        tools) and ToolDefinitionError."""
         registry = cls()
         for name in modules:
             specs = list(_specs_in(_import(name)))
@@ -38,6 +43,8 @@ class Registry:
                 )
             for spec in specs:
                 registry.add(spec)
+        for spec in http_specs(http):
+            registry.add(spec)
         registry.resolve()
         return registry
 

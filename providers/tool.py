@@ -107,6 +107,11 @@ def tool(function: None = None, /, **keywords: Unpack[Keywords]) -> Callable[[F]
     return decorate
 
 
+def declared(function: Callable[..., object], keywords: Keywords) -> ToolSpec:
+    """The tool that `tool(**keywords)` would make of the function, which stays as it is. Raises ToolDefinitionError."""
+    return _Declaration(function, keywords).spec()
+
+
 class _Declaration:
     """One declaration under examination; every method refuses with the place of the function."""
 

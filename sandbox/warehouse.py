@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.wire import Json, Provider, Refused, Reply, Request, Route
 
@@ -24,7 +26,7 @@ def _reship(store: Store, request: Request) -> Reply:
 
 def _create(store: Store, request: Request) -> Reply:
     """A key is unique for ever: the same key and body answer the first shipment, another body is a 422."""
-    key = request.headers.get("idempotency-key")
+    key = _key_of(request)
     if key is not None and (known := store.get("shipment_key", key)) is not None:
         if known["body"] != request.body:
             raise _refuse(422, "idempotency_key_reused", "This key was used with another body.")
@@ -53,9 +55,38 @@ def _cancel(store: Store, request: Request) -> Reply:
     if shipment["status"] != "cancelled":
         shipment["status"] = "cancelled"
         store.put(SHIPMENT, shipment["id"], shipment)
-        key = request.headers.get("idempotency-key")
-        store.record_effect("warehouse", "shipment_cancellation", shipment["id"], key=key)
+        store.record_effect("warehouse", "shipment_cancellation", shipment["id"], key=_key_of(request))
     return Reply(200, shipment)
+
+
+def _key_of(request: Request) -> str | None:
+    """The header's text, or the string that it quotes, as the draft of the header's standard has it."""
+    key = request.headers.get("idempotency-key")
+    quoted = key is not None and len(key) > 2 and key[0] == key[-1] == '"'
+    return key[1:-1] if quoted and key else key
+
+
+class _InFlight:
+    """While the first request of a key is under way, another with it is a 409; the handler itself keeps what was answered.
+
+    In memory of this process: a sandbox that dies forgets what was under way, as it never happened.
+    """
+
+    def __init__(self) -> None:
+        self._keys: WeakKeyDictionary[Store, set[tuple[int, str]]] = WeakKeyDictionary()
+
+    def begin(self, store: Store, request: Request) -> Reply | None:
+        key, under_way = _key_of(request), self._keys.setdefault(store, set())
+        if key is None or request.method == "GET":
+            return None
+        if (store.generation, key) in under_way:
+            return Reply(409, _error(409, "idempotency_key_in_use", "The first request with this key is under way."))
+        under_way.add((store.generation, key))
+        return None
+
+    def finish(self, store: Store, request: Request, reply: Reply, *, executed: bool) -> None:
+        del reply, executed
+        self._keys.setdefault(store, set()).discard((store.generation, _key_of(request) or ""))
 
 
 def _load(store: Store, request: Request) -> Json:
@@ -72,6 +103,7 @@ def _not_found(_store: Store, _request: Request) -> Reply:
 WAREHOUSE = Provider(
     name="warehouse",
     error=_error,
+    idempotency=_InFlight(),
     routes=(
         Route("POST", "/reship", "reship", _reship),
         Route("POST", "/shipments", "shipments.create", _create),

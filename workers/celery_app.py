@@ -40,7 +40,10 @@ def worker_app(settings: Settings) -> Celery:
 def queues_of(settings: Settings) -> list[str]:
     """A queue for each provider that is configured or that a tool names, then the reconciler's."""
     configured = {f"cf-{provider}" for provider in settings.providers}
-    return [*sorted(configured | {spec.queue for spec in Registry.load(settings.tools)}), RECONCILE_QUEUE]
+    return [
+        *sorted(configured | {spec.queue for spec in Registry.load(settings.tools, settings.http)}),
+        RECONCILE_QUEUE,
+    ]
 
 
 def _load() -> tuple[Settings, Celery]:

@@ -13,6 +13,8 @@ from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ConfigError
 from counterfoil.outbox.setup import check_caps, door_rules
 from counterfoil.providers.contract import Contract
+from counterfoil.providers.http.config import HttpConfig
+from counterfoil.providers.http.tools import ADAPTER as HTTP_ADAPTER
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.pool import AdapterPool
 from counterfoil.providers.registry import Registry
@@ -20,7 +22,7 @@ from counterfoil.providers.spec import ToolSpec
 from counterfoil.providers.stripe.config import StripeConfig
 from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.settings import Settings
-from counterfoil.settings_contracts import check_contract, contract_in_force
+from counterfoil.settings_contracts import check_contract, contract_in_force, http_address
 from counterfoil.settings_contracts import ttl_margin_s as ttl_margin_in_force
 from counterfoil.workers.executor import Executor
 from counterfoil.workers.points import Points, no_points
@@ -44,7 +46,7 @@ class Terms:
 
 def terms_from(settings: Settings, registry: Registry | None = None) -> Terms:
     """Loads the tools and checks every contract against the settings. Raises `ConfigError` or `ToolDefinitionError`."""
-    registry = Registry.load(settings.tools) if registry is None else registry
+    registry = Registry.load(settings.tools, settings.http) if registry is None else registry
 
     @cache
     def contract(spec: ToolSpec) -> Contract:
@@ -65,9 +67,11 @@ def terms_from(settings: Settings, registry: Registry | None = None) -> Terms:
     for spec in registry:
         check_contract(spec.name, contract(spec), spec.provider, settings)
         check_caps(spec, settings)
+    for tool in settings.http.values():
+        http_address(tool.provider, settings)
     return Terms(
         registry=registry,
-        pool=AdapterPool(lambda provider: provider_config(provider, settings)),
+        pool=AdapterPool(lambda spec: client_config(spec, settings)),
         policy=policy,
         contract=contract,
         ttl_margin_s=lambda spec: ttl_margin_in_force(contract(spec), spec.provider, settings),
@@ -103,6 +107,24 @@ def executor_from(
         worker=name,
         points=points,
         stopping=stopping,
+    )
+
+
+def client_config(spec: ToolSpec, settings: Settings) -> object:
+    """The config of the tool's adapter: a table `[http.NAME]` may use any provider's name, a shipped one's too."""
+    if spec.adapter == HTTP_ADAPTER:
+        return http_config(spec.provider, settings)
+    return provider_config(spec.provider, settings)
+
+
+def http_config(provider: str, settings: Settings) -> HttpConfig:
+    """The API's address and its tools; `ConfigError` where the address is missing or none."""
+    given = settings.provider(provider)
+    return HttpConfig(
+        base_url=http_address(provider, settings),
+        tools={name: tool for name, tool in settings.http.items() if tool.provider == provider},
+        timeout_s=given.timeout_s,
+        retry_after_cap_s=given.retry_after_cap_s,
     )
 
 

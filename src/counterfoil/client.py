@@ -48,7 +48,9 @@ class Counterfoil:
         self._pool = LedgerPool(database)
         self._waiter = Waiter(self._pool)
         self._threads = Threads()
-        self._registry = registry if registry is not None else Registry.load(settings.tools if settings else ())
+        if registry is None:
+            registry = Registry() if settings is None else Registry.load(settings.tools, settings.http)
+        self._registry = registry
         self._rules = DoorRules() if settings is None else door_rules(settings)
         self._shared = Shared(
             pool=self._pool,

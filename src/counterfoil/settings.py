@@ -15,6 +15,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from counterfoil.ledger.errors import ConfigError
+from counterfoil.settings_http import HttpTool
 from counterfoil.settings_notify import Notify
 from counterfoil.settings_providers import (
     Count,
@@ -143,6 +144,7 @@ class Settings(BaseSettings):
     providers: dict[str, ProviderSettings] = {}
     tool: dict[str, ToolSettings] = {}
     effect: dict[str, EffectSettings] = {}
+    http: dict[str, HttpTool] = {}  # tools by configuration; none is right for a program whose tools are code
 
     @classmethod
     def load(
@@ -259,6 +261,10 @@ class Settings(BaseSettings):
                 path: Path | None = getattr(provider, key)
                 if path is not None:
                     read_secret_file(path, f"providers.{name}.{key}")
+        for name, tool in self.http.items():
+            for header, source in tool.headers.items():
+                if source.secret_file is not None:
+                    read_secret_file(source.secret_file, f"http.{name}.headers.{header}.secret_file")
 
 
 def _required(value: SecretStr | None, key: str) -> str:

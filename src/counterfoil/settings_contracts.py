@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from counterfoil.ledger.errors import ConfigError
 from counterfoil.providers.contract import Contract
 from counterfoil.settings import Settings
-from counterfoil.settings_providers import DAYS_30_S, ProviderSettings
+from counterfoil.settings_providers import DAYS_30_S, ProviderSettings, is_loopback
 
 TTL_MARGIN_SHARE = 0.25
 """Of a native key's ttl: the last quarter is not used, since providers forget keys early more often than late."""
@@ -87,6 +88,32 @@ def check_contract(tool: str, contract: Contract, provider: str, settings: Setti
             key=key,
             fix="Raise it, or declare no native key where its ttl is that short.",
         )
+
+
+def http_address(provider: str, settings: Settings) -> str:
+    """The address that the provider's HTTP tools are below; raises `ConfigError` unless it is one.
+
+    Workers need it, so a sandbox may put it in; agents do not.
+    """
+    key = f"providers.{provider}.base_url"
+    address = settings.provider(provider).base_url
+    if not address:
+        raise ConfigError(f"{key} is not configured.", key=key, fix="The paths of its HTTP tools are below it.")
+    try:
+        parts = urlsplit(address)
+        plain = (
+            parts.hostname and (parts.port or True) and "@" not in parts.netloc and not (parts.query or parts.fragment)
+        )
+    except ValueError:
+        plain = False
+    if not plain or parts.scheme not in ("https", "http"):
+        raise ConfigError(f"{key} is no address of an API.", key=key, fix="https://host/… without a login or a query.")
+    secret = any(tool.provider == provider and tool.has_secret for tool in settings.http.values())
+    if secret and parts.scheme == "http" and not is_loopback(address):
+        raise ConfigError(
+            f"{key} would be sent a secret in the clear.", key=key, fix="Use https, except on this machine."
+        )
+    return address
 
 
 def _in_force(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -97,7 +98,7 @@ def explain(
 ) -> ConfigError:
     """The first mistake in words: where it was written, the key, and the nearest name or what is expected."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    place = [str(part) for part in first["loc"]]
+    place = [str(part) for part in first["loc"] if part != "[key]"]
     key = ".".join(place)
     if _holds(from_environ, place):
         where, key = "environment", PREFIX + NESTING.join(place).upper()
@@ -168,12 +169,18 @@ def _names_at(model: type[BaseModel], place: list[str]) -> list[str]:
     for part in place:
         if isinstance(current, type) and issubclass(current, BaseModel):
             fields = {field.alias or name: field for name, field in current.model_fields.items()}
-            current = fields[part].annotation
+            current = _table_of(fields[part].annotation)
         else:  # dict[str, Model]: the part is the user's own name
             current = typing.get_args(current)[1]
     if isinstance(current, type) and issubclass(current, BaseModel):
         return [field.alias or name for name, field in current.model_fields.items()]
     return []
+
+
+def _table_of(annotation: object) -> object:
+    """A table that may be left out is `Model | None`: the model."""
+    models = [kind for kind in typing.get_args(annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return models[0] if isinstance(annotation, types.UnionType) and models else annotation
 
 
 def _nearest(name: str, names: list[str]) -> str:

@@ -6,15 +6,18 @@ A new provider adds a `Subject`. The oracle is the sandbox's durable effects, ne
 from __future__ import annotations
 
 import time
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
 from counterfoil.providers.contract import Adapter, Call, Of
+from counterfoil.providers.http.config import HttpConfig
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.outcomes import (
     Absent,
@@ -35,13 +38,15 @@ from counterfoil.providers.tool import SPEC_ATTRIBUTE, tool
 from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.sandbox.faults import FAULTS, Commit
+from counterfoil.settings import Settings
 
 TIMEOUT_S = 3.0
 SLOW_TIMEOUT_S = 0.4
 SLOW_S = 0.8
 """A fault's delay, longer than the client waits."""
 WAIT_S = 10.0
-TOOLS = Registry.load([f"counterfoil.providers.{name}.tools" for name in ("stripe", "jira", "zendesk")])
+HTTP = Settings(**tomllib.loads((Path(__file__).parent / "http_tools.toml").read_text())).http
+TOOLS = Registry.load([f"counterfoil.providers.{name}.tools" for name in ("stripe", "jira", "zendesk")], HTTP)
 KEY, EARLIER_KEY = "c0" * 16, "ea" * 16
 
 THROTTLED = {"429_retry_after": 2.0, "429_http_date": 60.0, "429_bare": None, "429_lock_timeout": None}
@@ -232,6 +237,27 @@ SUBJECTS = {
             deduplicates=True,
             lookup_operation="shipments.list",
         ),
+        Subject(
+            name="http_ship",
+            arguments={"order_id": "1182", "sku": "kettle"},
+            target="1182",
+            provider="warehouse",
+            operation="shipments.create",
+            effect="shipment",
+            deduplicates=True,
+            lookup_operation="shipments.list",
+        ),
+        Subject(
+            name="http_unship",
+            arguments={"order_id": "1182"},
+            target="1182",
+            provider="warehouse",
+            operation="shipments.cancel",
+            effect="shipment_cancellation",
+            after="http_ship",
+            deduplicates=True,
+            lookup_operation="shipments.retrieve",
+        ),
     )
 }
 
@@ -299,6 +325,8 @@ def make_adapter(subject: Subject, sandbox: Sandbox) -> Adapter:
         case "zendesk":
             desk = ZendeskConfig(server=sandbox.zendesk.url, email="bot@example.test", token="sandbox")
             return adapter_of(TOOLS.get(subject.name), desk)
+        case _ if subject.name in HTTP:
+            return adapter_of(TOOLS.get(subject.name), HttpConfig(base_url=sandbox.warehouse.url, tools=HTTP))
         case _:
             return adapter_of(warehouse_tool(sandbox.warehouse.url))
 
@@ -425,7 +453,7 @@ def test_a_failed_lookup_is_never_absence(stage: Stage, fault: str) -> None:
 
 def test_a_provider_that_is_down_was_not_sent_to(stage: Stage) -> None:
     """Nobody listens: NotSent from a send, Unknown from a look-up."""
-    if stage.subject.provider == "warehouse":
+    if stage.subject.name == "ship":
         adapter = adapter_of(warehouse_tool("http://127.0.0.1:9"))
     else:
         adapter = make_adapter(stage.subject, Sandbox("http://127.0.0.1:9"))

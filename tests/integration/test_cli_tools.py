@@ -76,3 +76,35 @@ def test_check_warns_of_missing_bounds(cli: Cli) -> None:
     answer: Any = json.loads(cli("", "tool", "check", "stripe_charge", "--json"))
     assert answer == {"checked": ["stripe_charge"], "warnings": [{"tool": "stripe_charge", "warning": said}]}
     assert said not in cli("[tool.stripe_charge]\napproval_above_minor = 5000\n", "tool", "check")
+
+
+HTTP = """
+[providers.crm]
+base_url = "https://crm.example"
+[http.crm_note]
+provider = "crm"
+description = "Write a note."
+class = "irreversible"
+effect = "crm_note"
+target = "customer"
+audience = ["support_team"]
+once_per = []
+path = "/notes"
+key_ttl_s = 86400
+arguments.customer = { type = "string", max_length = 40 }
+"""
+
+
+def test_a_table_of_the_configuration_is_a_tool(cli: Cli) -> None:
+    """`tool list` and `tool check` show it with its grade and autonomy, `config check` counts it."""
+    (found,) = [tool for tool in json.loads(cli(HTTP, "tool", "list", "--json")) if tool["name"] == "crm_note"]
+    assert {name: found[name] for name in ("provider", "class", "grade", "autonomy", "undo")} == {
+        "provider": "crm",
+        "class": "irreversible",
+        "grade": "A",
+        "autonomy": "person",
+        "undo": None,
+    }
+    assert "1 tools fit their configuration: crm_note" in cli(HTTP, "tool", "check", "crm_note")
+    assert "crm_note" in json.loads(cli(HTTP, "config", "check", "--json"))["tools"]
+    assert "http.crm_note.key_ttl_s = 86400" in cli(HTTP, "config", "show")

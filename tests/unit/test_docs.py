@@ -20,6 +20,7 @@ from counterfoil.cli.main import app
 from counterfoil.ledger.states import ARROWS
 from counterfoil.outbox.results import Status
 from counterfoil.settings import Settings
+from counterfoil.settings_http import HttpTool
 from counterfoil.settings_providers import EffectSettings, ProviderSettings, RetryBudget, ToolSettings
 from counterfoil.settings_sources import NESTING, NO_SETTINGS, PREFIX
 
@@ -66,14 +67,21 @@ def verbs() -> dict[str, Any]:
     return found
 
 
+TABLES: dict[str, type[BaseModel]] = {
+    "providers": ProviderSettings,
+    "tool": ToolSettings,
+    "effect": EffectSettings,
+    "http": HttpTool,
+}
+"""Settings that are tables by a name of the user's."""
+
+
 def settings_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Every key of the configuration, dotted; a retry budget counts as one."""
     for name, field in model.model_fields.items():
-        kind: Any = {"providers": ProviderSettings, "tool": ToolSettings, "effect": EffectSettings}.get(
-            prefix + name, field.annotation
-        )
+        kind: Any = TABLES.get(prefix + name, field.annotation)
         if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not RetryBudget:
-            between = ".NAME." if kind in (ProviderSettings, ToolSettings, EffectSettings) else "."
+            between = ".NAME." if kind in TABLES.values() else "."
             yield from settings_keys(kind, prefix + name + between)
         else:
             yield prefix + name

@@ -192,7 +192,7 @@ def terms_of(action: Row, config: Path | None) -> Terms:
 
     try:
         settings = place.load_settings(config)
-        spec = Registry.load(settings.tools).find(action["tool"], action["tool_version"])
+        spec = Registry.load(settings.tools, settings.http).find(action["tool"], action["tool_version"])
         contract = contract_in_force(spec.contract, spec.provider, settings) if spec else None
     except (CounterfoilError, ImportError):
         return Terms(contract=None)

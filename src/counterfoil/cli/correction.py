@@ -206,7 +206,7 @@ def _tools(config: Path | None) -> tuple[Registry, DoorRules]:
     from counterfoil.providers.registry import Registry
 
     settings = place.load_settings(config)
-    return Registry.load(settings.tools), door_rules(settings)
+    return Registry.load(settings.tools, settings.http), door_rules(settings)
 
 
 def _reach(found: Correction, config: Path | None) -> Reach:

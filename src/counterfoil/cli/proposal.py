@@ -266,7 +266,7 @@ def _tools(config: Path | None) -> tuple[Registry, ContractOf, Settings]:
 
     settings = place.load_settings(config)
     try:
-        registry = Registry.load(settings.tools)
+        registry = Registry.load(settings.tools, settings.http)
     except (CounterfoilError, ImportError) as error:
         note(f"note: the tools cannot be loaded here ({type(error).__name__}).")
         registry = Registry()

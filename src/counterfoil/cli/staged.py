@@ -78,7 +78,8 @@ def _lapses(results: Sequence[Row], config: Path | None) -> dict[str, str]:
     if not results:
         return {}
     try:
-        registry = Registry.load(place.load_settings(config).tools)
+        settings = place.load_settings(config)
+        registry = Registry.load(settings.tools, settings.http)
     except CounterfoilError:  # the tools are the workers'; without them this much is left out
         return {}
     found = {}

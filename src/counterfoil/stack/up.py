@@ -172,7 +172,7 @@ class LocalStack:
         )
         settings = Settings.load(path)
         settings.check_secret_files()
-        Registry.load(settings.tools)
+        Registry.load(settings.tools, settings.http)
 
     def _list_children(self) -> list[Child]:
         """In this order: who is asked comes before who asks."""

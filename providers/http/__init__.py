@@ -1,0 +1,1 @@
+"""Any HTTP API that takes an idempotency key, by configuration: `[http.NAME]` is a tool."""

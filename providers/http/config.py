@@ -1,0 +1,18 @@
+"""How one HTTP API is reached, and what its tools are. Nothing here reads the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from counterfoil.settings_http import HttpTool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """`tools` by name. `retry_after_cap_s` bounds what a Retry-After header may ask for."""
+
+    base_url: str
+    tools: Mapping[str, HttpTool]
+    timeout_s: float = 20.0
+    retry_after_cap_s: float = 900.0
