@@ -17,12 +17,18 @@ def main() -> None:
         description=f"The outside world for demo and tests: {names}; control API under /_sandbox/. Loopback only.",
     )
     parser.add_argument("--port", type=int, default=8700, help="port on 127.0.0.1; 0 takes a free one (default 8700)")
+    parser.add_argument(
+        "--smtp-port", type=int, default=0, help="the mail server's port; 0 takes a free one (default 0)"
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder for its own database; made if it is missing")
     parser.add_argument("--with-stdin", action="store_true", help="stop when standard input ends: die with the parent")
     options = parser.parse_args()
     options.data.mkdir(parents=True, exist_ok=True)
     parent_fd = sys.stdin.fileno() if options.with_stdin else None
-    asyncio.run(serve("127.0.0.1", options.port, options.data / "sandbox.db", ready=_say, parent_fd=parent_fd))
+    database = options.data / "sandbox.db"
+    asyncio.run(
+        serve("127.0.0.1", options.port, database, ready=_say, parent_fd=parent_fd, smtp_port=options.smtp_port)
+    )
 
 
 def _say(port: int) -> None:

@@ -62,6 +62,7 @@ class Sandbox:
         self.zendesk = ProviderView(self, "zendesk")
         self.warehouse = ProviderView(self, "warehouse")
         self.mail = ProviderView(self, "mail")
+        self.smtp = SmtpView(self, "smtp")
 
     def fault(
         self,
@@ -154,3 +155,12 @@ class ProviderView:
 
     def requests(self, operation: str | None = None) -> list[Attempt]:
         return self.sandbox.requests(self.name, operation)
+
+
+class SmtpView(ProviderView):
+    """The mail server, which has a port of its own. `on` is a phase: connect, ehlo, auth, mail, rcpt, data, body, dot."""
+
+    @property
+    def url(self) -> str:
+        """What to give as `server`: smtp://127.0.0.1 and the port."""
+        return f"smtp://127.0.0.1:{self.sandbox._call('GET', '')['smtp_port']}"

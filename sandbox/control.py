@@ -15,6 +15,10 @@ from counterfoil.sandbox.faults import Rule
 from counterfoil.sandbox.gateway import Gateway
 from counterfoil.sandbox.jira_issues import count_open
 from counterfoil.sandbox.mail import count_drafts
+from counterfoil.sandbox.smtp import EFFECT as SMTP_EFFECT
+from counterfoil.sandbox.smtp import NAME as SMTP
+from counterfoil.sandbox.smtp import SmtpServer
+from counterfoil.sandbox.smtp_faults import SmtpRule
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.wire import Provider
 
@@ -36,6 +40,7 @@ _COUNTED = {
     "drafts_created": ("mail", "draft"),
     "drafts_deleted": ("mail", "draft_deletion"),
     "customer_messages": ("mail", "customer_message"),
+    "emails": (SMTP, SMTP_EFFECT),
     "shipments": ("warehouse", "shipment"),
     "shipments_cancelled": ("warehouse", "shipment_cancellation"),
 }
@@ -51,8 +56,8 @@ def counts(store: Store) -> dict[str, int]:
 class Control:
     """The control API over one gateway, its store and the providers behind it."""
 
-    def __init__(self, gateway: Gateway, providers: Sequence[Provider]) -> None:
-        self.gateway, self.store, self.providers = gateway, gateway.store, providers
+    def __init__(self, gateway: Gateway, providers: Sequence[Provider], smtp: SmtpServer) -> None:
+        self.gateway, self.store, self.providers, self.smtp = gateway, gateway.store, providers, smtp
 
     def add_to(self, app: web.Application) -> None:
         get, post, router = app.router.add_get, app.router.add_post, app.router
@@ -70,12 +75,18 @@ class Control:
 
     async def _state(self, _http: web.Request) -> web.Response:
         config = self.store.config.to_json()
-        return web.json_response({"now": self.store.now(), "offset_s": self.store.clock.offset_s, "config": config})
+        state = {"now": self.store.now(), "offset_s": self.store.clock.offset_s, "config": config}
+        return web.json_response({**state, "smtp_port": self.smtp.port})
 
     async def _faults(self, _http: web.Request) -> web.Response:
-        return web.json_response({"faults": [rule.to_json() for rule in self.gateway.rules.rules]})
+        rules: list[Rule | SmtpRule] = [*self.gateway.rules.rules, *self.smtp.rules.rules]
+        return web.json_response({"faults": [rule.to_json() for rule in rules]})
 
     def _add_fault(self, posted: dict[str, Any]) -> dict[str, Any]:
+        if posted.get("provider") == SMTP:
+            smtp_rule = SmtpRule.from_json(posted)
+            self.smtp.rules.rules.append(smtp_rule)
+            return smtp_rule.to_json()
         rule = Rule.from_json(posted)
         if not any(rule.selects(provider.name, route) for provider in self.providers for route in provider.routes):
             names = sorted(
@@ -87,6 +98,7 @@ class Control:
 
     async def _clear_faults(self, _http: web.Request) -> web.Response:
         self.gateway.rules.rules.clear()
+        self.smtp.clear()
         return web.json_response({})
 
     def _advance(self, posted: dict[str, Any]) -> dict[str, Any]:
@@ -113,6 +125,7 @@ class Control:
 
     def _reset(self, posted: dict[str, Any]) -> dict[str, Any]:
         self.gateway.rules.rules.clear()
+        self.smtp.clear()
         self.gateway.attempts.clear()
         self.store.reset(keep_clock=bool(posted.get("keep_clock")))
         return {"now": self.store.now()}

@@ -15,6 +15,7 @@ from counterfoil.sandbox.control import Control
 from counterfoil.sandbox.gateway import Gateway
 from counterfoil.sandbox.jira import JIRA
 from counterfoil.sandbox.mail import MAIL
+from counterfoil.sandbox.smtp import SmtpServer
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.stripe import STRIPE
 from counterfoil.sandbox.warehouse import WAREHOUSE
@@ -25,26 +26,40 @@ _BODY_BYTES_MAX = 1 << 20
 _BACKLOG = 1024
 
 
-def create_app(path: Path) -> web.Application:
-    """The whole world over one SQLite file; every provider is mounted under `/<its name>`."""
+def create_app(path: Path, *, host: str = "127.0.0.1", smtp_port: int = 0) -> web.Application:
+    """The whole world over one SQLite file; every provider is mounted under `/<its name>`, mail has a port of its own."""
     gateway = Gateway(Store(path))
     app = web.Application(client_max_size=_BODY_BYTES_MAX)
     for provider in PROVIDERS:
         for route in provider.routes:
             handler = gateway.handler(provider, route)
             app.router.add_route(route.method, f"/{provider.name}{route.path}", handler)
-    Control(gateway, PROVIDERS).add_to(app)
+    smtp = SmtpServer(gateway)
+    Control(gateway, PROVIDERS, smtp).add_to(app)
+
+    async def listen(_app: web.Application) -> None:
+        await smtp.start(host, smtp_port)
 
     async def close(_app: web.Application) -> None:
+        smtp.stop()
         gateway.store.close()
 
+    app.on_startup.append(listen)
     app.on_cleanup.append(close)
     return app
 
 
-async def serve(host: str, port: int, path: Path, *, ready: Callable[[int], None], parent_fd: int | None) -> None:
-    """Serves until SIGTERM or SIGINT; `ready` gets the port (0 = any free one). With `parent_fd`, also until
-    that pipe ends.
+async def serve(
+    host: str,
+    port: int,
+    path: Path,
+    *,
+    ready: Callable[[int], None],
+    parent_fd: int | None,
+    smtp_port: int = 0,
+) -> None:
+    """Serves until SIGTERM or SIGINT; `ready` gets the port (0 = any free one, of SMTP as well). With `parent_fd`, also
+    until that pipe ends.
 
     Requests under way at the end are dropped, as a provider's would be.
     """
@@ -55,7 +70,8 @@ async def serve(host: str, port: int, path: Path, *, ready: Callable[[int], None
     if parent_fd is not None:
         threading.Thread(target=_wait_for_end, args=(parent_fd, loop, stop), daemon=True).start()
     # A client that gives up does not cancel its request's handler: what was sent may still take effect.
-    runner = web.AppRunner(create_app(path), access_log=None, handler_cancellation=False, shutdown_timeout=0.1)
+    app = create_app(path, host=host, smtp_port=smtp_port)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=False, shutdown_timeout=0.1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port, backlog=_BACKLOG)

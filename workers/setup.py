@@ -13,6 +13,8 @@ from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ConfigError
 from counterfoil.outbox.setup import check_caps, door_rules
 from counterfoil.providers.contract import Contract
+from counterfoil.providers.email.arguments import checked_address
+from counterfoil.providers.email.config import EmailConfig, server_of
 from counterfoil.providers.http.config import HttpConfig
 from counterfoil.providers.http.tools import ADAPTER as HTTP_ADAPTER
 from counterfoil.providers.jira.config import JiraConfig
@@ -24,6 +26,7 @@ from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.settings import Settings
 from counterfoil.settings_contracts import check_contract, contract_in_force, http_address
 from counterfoil.settings_contracts import ttl_margin_s as ttl_margin_in_force
+from counterfoil.settings_providers import ProviderSettings
 from counterfoil.workers.executor import Executor
 from counterfoil.workers.points import Points, no_points
 from counterfoil.workers.policy import Policy
@@ -158,8 +161,29 @@ def provider_config(provider: str, settings: Settings) -> object:
                 timeout_s=given.timeout_s,
                 retry_after_cap_s=given.retry_after_cap_s,
             )
+        case "email":
+            return email_config(given)
         case _:
             raise ConfigError(f"provider {provider!r} has no client here.", key=f"providers.{provider}")
+
+
+def email_config(given: ProviderSettings) -> EmailConfig:
+    """The mail server's; its password is read anew for each mail, so that a file may be replaced meanwhile."""
+    server = _needed(given.server or given.base_url, "providers.email.server")
+    host, port, tls = server_of(server, is_loopback=given.is_loopback)
+    sender = _needed(given.email, "providers.email.email")
+    try:
+        checked_address(sender)
+    except ValueError as error:
+        raise ConfigError(f"providers.email.email is {error}.", key="providers.email.email") from None
+    return EmailConfig(
+        host=host,
+        port=port,
+        tls=tls,
+        sender=sender,
+        username=given.username,
+        password=lambda: given.secret("token"),
+    )
 
 
 def _needed(value: str | None, key: str) -> str:

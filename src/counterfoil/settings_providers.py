@@ -51,7 +51,8 @@ class ProviderSettings(Section):
 
     base_url: str | None = None  # None = the client library's own address: the real service
     server: str | None = None  # the same for Jira and Zendesk, under the name that their users know
-    email: str | None = None  # the login that a token belongs to, where the provider wants both
+    email: str | None = None  # the login that a token belongs to, where the provider wants both; SMTP: who mail is from
+    username: Word | None = None  # SMTP: the login that the token is the password of; None = no login
     api_key: SecretStr | None = None
     api_key_file: Path | None = None  # read by workers only; agents need no secret
     token: SecretStr | None = None

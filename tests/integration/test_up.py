@@ -198,7 +198,9 @@ def test_a_project_keeps_its_tools_and_limits_but_not_its_addresses(project: Pat
         '[tool.mine_charge]\napproval_above_minor = 5\n[approval]\ntwo_person = ["a\\"b", "c\\\\d"]\n'
     )
     made = home_of(project)
-    path = write_config(made, project, sandbox_url="http://127.0.0.1:1", fast=True, tools=["more"])
+    path = write_config(
+        made, project, sandbox_url="http://127.0.0.1:1", smtp_url="smtp://127.0.0.1:2", fast=True, tools=["more"]
+    )
     settings = Settings.load(path, {})
     assert settings.profile == "fast"
     assert settings.tools == ("mine", "more")
@@ -215,10 +217,14 @@ def test_a_project_keeps_its_tools_and_limits_but_not_its_addresses(project: Pat
 def test_without_a_configuration_the_shipped_tools_load(project: Path) -> None:
     """And without the fast profile a project's own address for Stripe stands."""
     made = home_of(project)
-    path = write_config(made, project, sandbox_url="http://127.0.0.1:1", fast=False, tools=[])
+    path = write_config(
+        made, project, sandbox_url="http://127.0.0.1:1", smtp_url="smtp://127.0.0.1:2", fast=False, tools=[]
+    )
     assert Settings.load(path, {}).tools == SHIPPED_TOOLS
     (project / "counterfoil.toml").write_text('[providers.stripe]\nbase_url = "https://stripe.example"\n')
-    path = write_config(made, project, sandbox_url="http://127.0.0.1:1", fast=False, tools=[])
+    path = write_config(
+        made, project, sandbox_url="http://127.0.0.1:1", smtp_url="smtp://127.0.0.1:2", fast=False, tools=[]
+    )
     assert Settings.load(path, {}).provider("stripe").base_url == "https://stripe.example"
 
 

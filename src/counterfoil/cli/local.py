@@ -136,18 +136,22 @@ def sandbox(
     data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="Its own database is there.")] = Path(
         ".counterfoil-sandbox"
     ),
+    smtp_port: Annotated[
+        int, typer.Option("--smtp-port", min=0, max=65535, help="The mail server's port; 0 takes a free one.")
+    ] = 8725,
 ) -> None:
-    """Serve the outside world for tests: Stripe, Jira, a warehouse and mail over real HTTP, with faults on request.
+    """Serve the outside world for tests: Stripe, Jira, a warehouse and mail over real HTTP and SMTP, with faults on request.
 
     \b
-    counterfoil sandbox --port 8700
+    counterfoil sandbox --port 8700 --smtp-port 8725
     """
     import asyncio
 
     from counterfoil.sandbox.server import serve
 
     data.mkdir(parents=True, exist_ok=True)
-    asyncio.run(serve("127.0.0.1", port, data / "sandbox.db", ready=_say_sandbox, parent_fd=None))
+    database = data / "sandbox.db"
+    asyncio.run(serve("127.0.0.1", port, database, ready=_say_sandbox, parent_fd=None, smtp_port=smtp_port))
 
 
 def _say_sandbox(port: int) -> None:

@@ -14,7 +14,11 @@ from typing import Any
 from counterfoil.settings_sources import FILE_NAME, read_file
 from counterfoil.stack.home import Home, write_private
 
-SHIPPED_TOOLS = ("counterfoil.providers.stripe.tools", "counterfoil.providers.jira.tools")
+SHIPPED_TOOLS = (
+    "counterfoil.providers.stripe.tools",
+    "counterfoil.providers.jira.tools",
+    "counterfoil.providers.email.tools",
+)
 """What a project gets that names no tools of its own: the providers that the sandbox plays."""
 
 KEY_SECRET = "provider-keys"
@@ -28,16 +32,18 @@ def config_path(home: Home) -> Path:
     return home.path / FILE_NAME
 
 
-def write_config(home: Home, project: Path, *, sandbox_url: str, fast: bool, tools: Sequence[str]) -> Path:
+def write_config(
+    home: Home, project: Path, *, sandbox_url: str, smtp_url: str, fast: bool, tools: Sequence[str]
+) -> Path:
     """Write the file anew from the project's `counterfoil.toml`, if there is one, and give its path.
 
-    Under the fast profile Stripe, Jira and Zendesk are the sandbox whatever the project says; without it, what the project
-    configures for them wins. Database and broker are never taken from the project. Raises ConfigError if the
-    project's file cannot be read.
+    Under the fast profile Stripe, Jira, Zendesk and the mail server are the sandbox whatever the project says; without
+    it, what the project configures for them wins. Database and broker are never taken from the project. Raises
+    ConfigError if the project's file cannot be read.
     """
     file = project / FILE_NAME
     written = read_file(file) if file.is_file() else {}
-    providers = _sandbox_providers(sandbox_url)
+    providers = _sandbox_providers(sandbox_url, smtp_url)
     own = written.get("providers", {})
     config = {
         **written,
@@ -74,12 +80,13 @@ def to_toml(config: Mapping[str, Any]) -> str:
 _HEAD = "# Written by `counterfoil up`, anew at each start: change the project's own counterfoil.toml instead.\n"
 
 
-def _sandbox_providers(sandbox_url: str) -> dict[str, dict[str, str]]:
+def _sandbox_providers(sandbox_url: str, smtp_url: str) -> dict[str, dict[str, str]]:
     return {
         "stripe": {"base_url": f"{sandbox_url}/stripe", "api_key": "sk_test_sandbox"},
         "warehouse": {"base_url": f"{sandbox_url}/warehouse"},
         "mail": {"base_url": f"{sandbox_url}/mail"},
         "zendesk": {"server": f"{sandbox_url}/zendesk", "email": "bot@sandbox.example", "token": "sandbox"},
+        "email": {"server": smtp_url, "email": "shop@sandbox.example", "username": "shop", "token": "sandbox"},
         "jira": {
             "server": f"{sandbox_url}/jira",
             "email": "bot@sandbox.example",

@@ -77,7 +77,7 @@ class LocalStack:
         self.home = home(self.project)
         self._say = say
         self._urls: Urls | None = None
-        self._sandbox_port = 0
+        self._sandbox_port = self._smtp_port = 0
         self._revive_at = 0.0
         self._children: Supervisor | None = None
         self._lock: AbstractContextManager[None] | None = None
@@ -165,10 +165,16 @@ class LocalStack:
 
     def _configure(self) -> None:
         """Write the children's configuration. A mistake in it, or in a tool, is told here, before anything runs."""
-        self._sandbox_port = _remembered_port(self.home)
+        self._sandbox_port = _remembered_port(_sandbox_port(self.home))
+        self._smtp_port = _remembered_port(self.home.run / "smtp.port")
         choices = self.choices
         path = write_config(
-            self.home, self.project, sandbox_url=self.sandbox_url, fast=choices.fast, tools=choices.tools
+            self.home,
+            self.project,
+            sandbox_url=self.sandbox_url,
+            smtp_url=f"smtp://{HOST}:{self._smtp_port}",
+            fast=choices.fast,
+            tools=choices.tools,
         )
         settings = Settings.load(path)
         settings.check_secret_files()
@@ -181,7 +187,8 @@ class LocalStack:
         quiet = ["--without-gossip", "--without-mingle", "--loglevel", "WARNING"]  # no worker asks for other workers
         worker = [*celery, "worker", "-c", str(self.choices.workers), "-n", "worker@%h", *quiet]
         data = self.home.path / "sandbox"
-        sandbox = [python, "-m", "counterfoil.sandbox", "--port", str(self._sandbox_port), "--data", str(data)]
+        ports = ["--port", str(self._sandbox_port), "--smtp-port", str(self._smtp_port)]
+        sandbox = [python, "-m", "counterfoil.sandbox", *ports, "--data", str(data)]
         return [
             self._child("sandbox", sandbox, {}),
             self._child("relay", [python, "-m", "counterfoil.cli", "relay"], env),
@@ -322,9 +329,8 @@ def _answers(sandbox: Sandbox) -> bool:
     return True
 
 
-def _remembered_port(home: Home) -> int:
-    """The sandbox's port of the last start if it is free: what was pasted into a shell stays right."""
-    file = _sandbox_port(home)
+def _remembered_port(file: Path) -> int:
+    """A port of the sandbox's last start if it is free: what was pasted into a shell stays right."""
     with suppress(FileNotFoundError, ValueError):
         port = int(file.read_text())
         if is_free(port):

@@ -1,0 +1,101 @@
+"""Decides what may stand in a mail: one plain address, a subject of one line, a text; templates become text at the door.
+
+What is recorded is what is sent. So a template is filled once, when the call is proposed, and the row holds the text: a
+person reads that, and every attempt sends it. Whatever could begin another header, or is no plain address, is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import UTC, datetime
+from string import Template
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+SUBJECT_CHARS_MAX = 200
+BODY_CHARS_MAX = 50_000
+VALUE_CHARS_MAX = 2_000
+NOW = "now"
+"""The name by which a template has the time of the proposal, in UTC."""
+
+_LOCAL = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~][A-Za-z0-9!#$%&'*+/=?^_`{|}~-]*"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+ADDRESS = re.compile(rf"{_LOCAL}(?:\.{_LOCAL})*@{_LABEL}(?:\.{_LABEL})+")
+_LOCAL_CHARS_MAX, _LABEL_CHARS_MAX = 64, 63
+_FORBIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+class Filled(BaseModel):
+    """A template and what to put into it: `$name` takes the value of that name, `$now` the time, `$$` is a dollar sign."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    template: Annotated[str, Field(min_length=1, max_length=BODY_CHARS_MAX)]
+    values: Annotated[dict[str, Annotated[str, Field(max_length=VALUE_CHARS_MAX)]], Field(max_length=100)] = {}
+
+
+def clock() -> datetime:
+    """The time that templates show: of the process that proposes."""
+    return datetime.now(UTC)
+
+
+def text_of(value: str | Filled) -> str:
+    """The text itself, or the template filled. ValueError where a value is missing, too many, or named `now`."""
+    if isinstance(value, str):
+        return value
+    template = Template(value.template)
+    if not template.is_valid():
+        raise ValueError("a `$` of the template names nothing; write `$$` for the sign")
+    names = set(template.get_identifiers())
+    if set(value.values) != names - {NOW}:
+        raise ValueError("the values are not those that the template names")
+    now = {NOW: clock().strftime("%Y-%m-%d %H:%M UTC")} if NOW in names else {}
+    return template.substitute({**value.values, **now})
+
+
+def checked_address(value: str) -> str:
+    """One address in ASCII without a name, its domain in lower case. ValueError for anything else."""
+    local, _, domain = value.rpartition("@")
+    labels = domain.split(".")
+    if (
+        ADDRESS.fullmatch(value) is None
+        or len(local) > _LOCAL_CHARS_MAX
+        or any(len(label) > _LABEL_CHARS_MAX for label in labels)
+    ):
+        raise ValueError("not one plain e-mail address")
+    return f"{local}@{domain.lower()}"
+
+
+def _subject(value: str | Filled) -> str:
+    text = text_of(value)
+    if not text.strip() or len(text) > SUBJECT_CHARS_MAX or not _is_clean(text):
+        raise ValueError("not a subject of one line")
+    return text
+
+
+def _body(value: str | Filled) -> str:
+    text = text_of(value)
+    if not text.strip() or len(text) > BODY_CHARS_MAX or not _is_clean(text.replace("\n", "").replace("\t", "")):
+        raise ValueError("not a text")
+    return text
+
+
+def _is_clean(text: str) -> bool:
+    """Without control characters, line ends of any kind and lone surrogates."""
+    return not any(unicodedata.category(sign) in _FORBIDDEN for sign in text)
+
+
+Address = Annotated[
+    str,
+    Field(max_length=254, description="One plain address, such as jo@example.com."),
+    AfterValidator(checked_address),
+]
+Subject = Annotated[
+    str | Filled, Field(description="One line: text, or a template with its values."), AfterValidator(_subject)
+]
+Body = Annotated[str | Filled, Field(description="Plain text, or a template with its values."), AfterValidator(_body)]
+Reference = Annotated[
+    str, Field(min_length=1, max_length=255, description="What the mail is about, such as order 1182.")
+]

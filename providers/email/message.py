@@ -1,0 +1,33 @@
+"""Decides the bytes of a mail: from the recorded call and the sender's address alone, so that every attempt sends the same.
+
+The Date is the ledger's time of the first claim, which no later attempt changes. The Message-ID is made of our key.
+"""
+
+from __future__ import annotations
+
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime
+
+from counterfoil.providers.contract import Call
+
+
+def message_id_of(key: str, domain: str) -> str:
+    """Unique by our key; relays do not deduplicate by it, people and their logs can."""
+    return f"<cf-{key}@{domain}>"
+
+
+def bytes_of(call: Call, sender: str) -> bytes:
+    """The whole message, in ASCII with CRLF line ends. ValueError where the call cannot be a mail."""
+    if call.first_sent_at is None or not call.key:
+        raise ValueError("a mail needs its key and the time of its first claim")
+    message = EmailMessage(policy=SMTP)
+    message["Date"] = format_datetime(call.first_sent_at)
+    message["From"] = Address(addr_spec=sender)
+    message["To"] = Address(addr_spec=str(call.arguments["to"]))
+    message["Message-ID"] = message_id_of(call.key, sender.rpartition("@")[2])
+    message["Subject"] = str(call.arguments["subject"])
+    message["Auto-Submitted"] = "auto-generated"  # so that no absence notice answers it
+    message.set_content(str(call.arguments["body"]), cte="quoted-printable")
+    return message.as_bytes()
