@@ -45,7 +45,7 @@ def server_of(address: str, *, is_loopback: bool) -> tuple[str, int, Tls]:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
     except ValueError:
-        host = port = None
+        parts, host, port = urlsplit(""), None, None
     if not host or parts.scheme not in _SCHEMES or parts.username is not None or parts.path not in ("", "/"):
         raise ConfigError(
             f"{key} is no address of a mail server.", key=key, fix="Write smtps://HOST or smtp://HOST:PORT."

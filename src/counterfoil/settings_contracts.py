@@ -105,7 +105,7 @@ def http_address(provider: str, settings: Settings) -> str:
             parts.hostname and (parts.port or True) and "@" not in parts.netloc and not (parts.query or parts.fragment)
         )
     except ValueError:
-        plain = False
+        parts, plain = urlsplit(""), False
     if not plain or parts.scheme not in ("https", "http"):
         raise ConfigError(f"{key} is no address of an API.", key=key, fix="https://host/… without a login or a query.")
     secret = any(tool.provider == provider and tool.has_secret for tool in settings.http.values())
