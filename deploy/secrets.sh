@@ -17,8 +17,8 @@ if [ ! -s deploy/secrets/valkey_conf ]; then # a full broker refuses, it never d
   password=$(sed -n 's/^CF_VALKEY_PASSWORD=//p' .env)
   printf '%s\n' "requirepass $password" 'appendonly yes' 'maxmemory-policy noeviction' >deploy/secrets/valkey_conf
 fi
-for name in stripe_key jira_token; do
+for name in stripe_key jira_token mail_password; do
   [ -s "deploy/secrets/$name" ] || printf 'put-the-real-one-here\n' >"deploy/secrets/$name"
 done
 chmod 644 deploy/secrets/* # compose mounts them as they are, and the container's user is another one; the folder is closed
-echo "made .env and deploy/secrets/; put the real values into deploy/secrets/stripe_key and jira_token"
+echo "made .env and deploy/secrets/; put the real values into deploy/secrets/: stripe_key, jira_token, mail_password"

@@ -26,7 +26,7 @@ def office(world: World, use_tools: Callable[..., None], monkeypatch: pytest.Mon
     """The world's only tools, which the command line loads, too."""
     made = Office(world)
     use_tools(*made.tools)
-    monkeypatch.setattr(Registry, "load", classmethod(lambda cls, modules: world.registry))
+    monkeypatch.setattr(Registry, "load", classmethod(lambda cls, *_: world.registry))
     return made
 
 
@@ -349,7 +349,7 @@ def test_a_tool_that_is_not_loaded_here(
 ) -> None:
     """It is shown, with why it cannot be sent from here; it can be dismissed."""
     digest = shown(mailed)["digest"]
-    monkeypatch.setattr(Registry, "load", classmethod(lambda cls, modules: Registry()))
+    monkeypatch.setattr(Registry, "load", classmethod(lambda cls, *_: Registry()))
     assert "send_mail" in shown(mailed)["why_not"]
     assert "cannot be sent" in cli("correction", "show", mailed)[1]
     assert cli("correction", "send", mailed, "--digest", digest)[0] == 2

@@ -40,7 +40,7 @@ def office(world: World, use_tools: Callable[..., None], monkeypatch: pytest.Mon
     """The world's only tools, which the command line loads, too."""
     made = Office(world)
     use_tools(*made.tools)
-    monkeypatch.setattr(Registry, "load", classmethod(lambda cls, modules: world.registry))
+    monkeypatch.setattr(Registry, "load", classmethod(lambda cls, *_: world.registry))
     return made
 
 

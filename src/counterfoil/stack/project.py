@@ -17,7 +17,6 @@ from counterfoil.stack.home import Home, write_private
 SHIPPED_TOOLS = (
     "counterfoil.providers.stripe.tools",
     "counterfoil.providers.jira.tools",
-    "counterfoil.providers.email.tools",
 )
 """What a project gets that names no tools of its own: the providers that the sandbox plays."""
 
