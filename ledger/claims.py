@@ -45,6 +45,7 @@ class WaitingAction:
     tool: str
     tool_version: int
     provider: str
+    account: str
     attempt_count: int
     in_doubt: bool
 

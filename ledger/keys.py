@@ -22,6 +22,9 @@ ActionId = NewType("ActionId", str)
 Phase = Literal["do", "undo", "correct"]
 """The effect itself, its compensation, or a correction after an effect that cannot be taken back."""
 
+DEFAULT_ACCOUNT = "default"
+"""The account whose credentials stand in a provider's own table; other accounts have names of their own."""
+
 TENANT_CHARS_MAX = 200
 RUN_CHARS_MAX = 400
 ACTOR_CHARS_MAX = 200

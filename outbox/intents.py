@@ -20,6 +20,7 @@ from counterfoil.ledger.keys import (
     action_id,
     check_id,
 )
+from counterfoil.outbox.accounts import NO_ACCOUNTS, Accounts
 from counterfoil.providers.contract import ToolClass
 from counterfoil.providers.outcomes import Json
 from counterfoil.providers.spec import AUDIENCES_APPROVED, ToolSpec
@@ -48,6 +49,8 @@ class DoorRules:
     """How long a proposal may wait for its decision, and an approved action for its first attempt."""
     bulk_above: int = 1
     """Irreversible actions of one effect in one run beyond this many need an approval, whatever the code says."""
+    accounts: Accounts = NO_ACCOUNTS
+    """Whose credentials a tenant's actions go by."""
     caps: CapTable = field(default_factory=CapTable)
     """How many, and how much, of a tool or an effect a run and a tenant's day may hold."""
 
@@ -173,7 +176,7 @@ class CheckedCall:
             effect=spec.effect or "",
             target=self.target,
             provider=spec.provider,
-            account="default",
+            account=self.rules.accounts.of(spec.provider, self.tenant),
             queue=spec.queue,
             arguments=self.arguments,
             arguments_sha256=self.arguments_sha256,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from counterfoil.ledger.caps import Caps, CapTable
 from counterfoil.ledger.errors import ConfigError
+from counterfoil.ledger.keys import DEFAULT_ACCOUNT
+from counterfoil.outbox.accounts import Accounts
 from counterfoil.outbox.intents import DoorRules
 from counterfoil.outbox.steps import Limits
 
@@ -29,11 +31,24 @@ def door_rules(settings: Settings) -> DoorRules:
         two_person=frozenset(settings.approval.two_person),
         expiry_s=settings.approval.expiry_s,
         bulk_above=settings.approval.bulk_above,
+        accounts=accounts_of(settings),
         caps=CapTable(
             tools={name: _caps(tool) for name, tool in settings.tool.items()},
             effects={name: _caps(effect) for name, effect in settings.effect.items()},
         ),
     )
+
+
+def accounts_of(settings: Settings) -> Accounts:
+    """Which tenants have accounts of their own, and which had others before."""
+    own: dict[tuple[str, str], str] = {}
+    former: set[tuple[str, str, str]] = set()
+    for provider, given in settings.providers.items():
+        former |= {(provider, tenant, DEFAULT_ACCOUNT) for tenant in given.former_tenants}
+        for name, account in given.accounts.items():
+            own |= {(provider, tenant): name for tenant in account.tenants}
+            former |= {(provider, tenant, name) for tenant in account.former_tenants}
+    return Accounts(own=own, former=frozenset(former))
 
 
 def run_limits(settings: Settings) -> Limits:

@@ -1,4 +1,4 @@
-"""Decides which client serves a tool in this process: one adapter per provider, made at first use, after the fork."""
+"""Decides which client serves an action in this process: one adapter for each provider and account, made after the fork."""
 
 from __future__ import annotations
 
@@ -12,28 +12,40 @@ from counterfoil.providers.spec import ToolSpec
 
 
 class AdapterPool:
-    """The adapters of one process and thread. `configure` gives the config of a tool's adapter and provider."""
+    """The adapters of one process and thread. `configure` gives the config of a tool's adapter for one account, with the
+    credentials of this moment: one that has changed since the last call makes a new adapter."""
 
-    def __init__(self, configure: Callable[[ToolSpec], object]) -> None:
+    def __init__(self, configure: Callable[[ToolSpec, str], object]) -> None:
         self._configure = configure
-        self._adapters: dict[str, Adapter] = {}
+        self._adapters: dict[str, tuple[object, Adapter]] = {}
 
-    def adapter(self, spec: ToolSpec) -> Adapter:
+    def adapter(self, spec: ToolSpec, account: str) -> Adapter:
         """The tool's adapter. Raises `ConfigError` when its client is not installed or its credentials are missing."""
-        # One client a provider; of functions each has its own: those made by one factory share every other name.
-        name = f"{spec.adapter} {spec.provider}" if spec.adapter else f"{spec.name}:{spec.version}"
-        found = self._adapters.get(name)
-        if found is None:
-            try:
-                config = self._configure(spec) if spec.adapter else None
-                found = self._adapters[name] = adapter_of(spec, config)
-            except ModuleNotFoundError as error:
-                raise ConfigError(
-                    f"the client of provider {spec.provider!r} is not installed ({error.name}).",
-                    key=f"providers.{spec.provider}",
-                    fix=f"pip install 'counterfoil[worker,{_extra(spec)}]'",
-                ) from error
-        return found
+        if spec.adapter is None:
+            # Of functions each has its own: those made by one factory share every other name.
+            name, config = f"{spec.name}:{spec.version}", None
+        else:
+            name, config = f"{spec.adapter} {spec.provider} {account}", self._configured(spec, account)
+        known = self._adapters.get(name)
+        if known is None or known[0] != config:
+            known = self._adapters[name] = (config, self._made(spec, config))
+        return known[1]
+
+    def _configured(self, spec: ToolSpec, account: str) -> object:
+        try:
+            return self._configure(spec, account)
+        except UnicodeDecodeError:  # `from None`: it holds the secret
+            raise ConfigError("a secret file is no text.", key=f"providers.{spec.provider}") from None
+
+    def _made(self, spec: ToolSpec, config: object) -> Adapter:
+        try:
+            return adapter_of(spec, config)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"the client of provider {spec.provider!r} is not installed ({error.name}).",
+                key=f"providers.{spec.provider}",
+                fix=f"pip install 'counterfoil[worker,{_extra(spec)}]'",
+            ) from error
 
 
 def _extra(spec: ToolSpec) -> str:

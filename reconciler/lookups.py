@@ -57,7 +57,7 @@ class LookUps:
 
     ledger: Ledger
     registry: Registry
-    adapter: Callable[[ToolSpec], Adapter]
+    adapter: Callable[[ToolSpec, str], Adapter]
     policy: Callable[[str], Policy]
     contract: Callable[[ToolSpec], Contract]
     ttl_margin_s: Callable[[ToolSpec], float]
@@ -97,12 +97,12 @@ class LookUps:
 
     def _look(self, batch: Sequence[UncertainAction], lapses_at: float) -> None:
         """Asks and concludes group after group; what the lease is too short for lapses, and is looked at again."""
-        groups: defaultdict[tuple[str, int], list[tuple[UncertainAction, Call]]] = defaultdict(list)
+        groups: defaultdict[tuple[str, int, str], list[tuple[UncertainAction, Call]]] = defaultdict(list)
         for action in batch:
             call = self._call(action)
             if call is not None:
-                groups[action.tool, action.tool_version].append((action, call))
-        for (tool, version), group in groups.items():
+                groups[action.tool, action.tool_version, action.account].append((action, call))
+        for (tool, version, _), group in groups.items():
             spec = self.registry.get(tool, version)
             for part in _parts(spec, group):
                 if time.monotonic() >= lapses_at:
@@ -131,14 +131,14 @@ class LookUps:
                 return {call.action_id: self._fetch(spec, action, call, timeout_s) for action, call in part}
             if not self.contract(spec).lookup:
                 return dict.fromkeys((call.action_id for call in calls), None)
-            return dict(self.adapter(spec).lookup(calls, timeout_s=timeout_s))
+            return dict(self.adapter(spec, calls[0].account).lookup(calls, timeout_s=timeout_s))
         except Exception as error:  # noqa: BLE001 - whatever failed in a read, it is Unknown, never absence
             log.warning("look_up_failed", tool=spec.name, rows=len(calls), error=type(error).__name__)
             return {call.action_id: Unknown(type(error).__name__) for call in calls}
 
     def _fetch(self, spec: ToolSpec, action: UncertainAction, call: Call, timeout_s: float) -> Finding | None:
         """What the object that a person has named says; without a way to fetch it, what a look-up finds under our key."""
-        adapter, receipt = self.adapter(spec), action.asked_receipt or ""
+        adapter, receipt = self.adapter(spec, action.account), action.asked_receipt or ""
         if isinstance(adapter, Fetcher):
             return adapter.fetch(call, receipt, timeout_s=timeout_s)
         if not self.contract(spec).lookup:

@@ -37,7 +37,7 @@ class VersionReads:
 
     ledger: Ledger
     registry: Registry
-    adapter: Callable[[ToolSpec], Adapter]
+    adapter: Callable[[ToolSpec, str], Adapter]
     policy: Callable[[str], Policy]
     lease_s: float
     """Nobody else reads the same row for this long: longer than a request."""
@@ -73,7 +73,8 @@ class VersionReads:
         """The version now; whatever an adapter raises, it has read nothing."""
         spec = self.registry.get(action.tool, action.tool_version)
         try:
-            return self.adapter(spec).version(unsent_call_of(action), timeout_s=self.policy(action.provider).timeout_s)
+            adapter = self.adapter(spec, action.account)
+            return adapter.version(unsent_call_of(action), timeout_s=self.policy(action.provider).timeout_s)
         except Exception as error:  # noqa: BLE001 - no client, unreadable arguments, an adapter's bug: no version
             return Unreadable(type(error).__name__)
 

@@ -47,7 +47,7 @@ class Executor:
 
     ledger: Ledger
     registry: Registry
-    adapter: Callable[[ToolSpec], Adapter]
+    adapter: Callable[[ToolSpec, str], Adapter]
     policy: Callable[[str], Policy]
     """By provider."""
     contract: Callable[[ToolSpec], Contract]
@@ -118,7 +118,7 @@ class Executor:
             log.warning("tool_elsewhere", action_id=waiting.action_id, tool=waiting.tool, version=waiting.tool_version)
             return None
         try:
-            return spec, self.adapter(spec)
+            return spec, self.adapter(spec, waiting.account)
         except ConfigError as error:
             log.error("provider_unusable", action_id=waiting.action_id, tool=waiting.tool, setting=error.key)
             return None

@@ -17,7 +17,6 @@ from counterfoil.providers.outcomes import Json
 from counterfoil.providers.spec import ToolSpec
 
 _CODEC = "rfc8785"
-_ACCOUNT = "default"
 
 
 def mismatch(spec: ToolSpec, action: ClaimedAction, rules: DoorRules) -> str | None:
@@ -34,6 +33,7 @@ def mismatch(spec: ToolSpec, action: ClaimedAction, rules: DoorRules) -> str | N
     try:
         return (
             _declared_mismatch(spec, action)
+            or ("account" if not rules.accounts.allow(spec.provider, action.tenant, action.account) else None)
             or _derived_mismatch(spec, action, rules)
             or (_approval_mismatch(spec, action, rules) if action.needs_approval else None)
         )
@@ -49,8 +49,8 @@ def _declared_mismatch(spec: ToolSpec, action: ClaimedAction) -> str | None:
         return "class"
     if action.effect != (spec.effect or "") or action.provider != spec.provider:
         return "effect"
-    if (action.account, action.queue) != (_ACCOUNT, spec.queue):
-        return "account"
+    if action.queue != spec.queue:
+        return "queue"
     if action.phase == "correct" and not spec.can_tell:
         return "correction"
     # A correction is about another action, which its tool need not know of.

@@ -2,7 +2,8 @@
 
 -- name: read_batch
 -- The rows of one message, as they stand now; those that another wake-up has already moved on are left out.
-SELECT a.action_id, a.generation, a.tenant, a.tool, a.tool_version, a.provider, a.attempt_count, a.in_doubt
+SELECT a.action_id, a.generation, a.tenant, a.tool, a.tool_version, a.provider, a.account, a.attempt_count,
+  a.in_doubt
 FROM counterfoil.action AS a
 JOIN unnest(CAST(:action_ids AS text[]), CAST(:generations AS integer[])) AS m (action_id, generation)
   ON m.action_id = a.action_id AND m.generation = a.generation

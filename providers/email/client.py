@@ -39,12 +39,11 @@ class EmailAdapter:
             return NotSent("unknown_tool")
         try:
             data = bytes_of(call, self._config.sender)
-            password = self._config.password() if self._config.username is not None else None
         except Exception as exc:  # noqa: BLE001 - there is no connection yet, whatever failed
             return NotSent(f"before_connect_{type(exc).__name__}")
         receipt = message_id_of(call.key, self._config.domain)
         session = _Session(self._config, timeout_s=timeout_s)
-        return session.deliver(str(call.arguments["to"]), data, password=password, receipt=receipt)
+        return session.deliver(str(call.arguments["to"]), data, receipt=receipt)
 
     def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
         """A mail server cannot be asked what became of a message."""
@@ -95,14 +94,14 @@ class _Session:
             else _Plain(host, local_hostname=name, timeout=timeout_s)
         )
 
-    def deliver(self, to: str, data: bytes, *, password: str | None, receipt: str) -> Outcome:
+    def deliver(self, to: str, data: bytes, *, receipt: str) -> Outcome:
         """The outcome of the session; never raises for an answer."""
         # A timeout of the socket begins anew with every byte: a server that drips would hold the worker for ever.
         cut = threading.Timer(max(0.0, self._until - time.monotonic()), self._cut)
         cut.daemon = True
         cut.start()
         try:
-            self._open(password)
+            self._open()
             return self._hand_over(to, data, receipt)
         except _Refused as refused:
             return refused.outcome
@@ -112,7 +111,7 @@ class _Session:
             self._leave()
             cut.cancel()
 
-    def _open(self, password: str | None) -> None:
+    def _open(self) -> None:
         config = self._config
         self._go_on(*self._smtp.connect(config.host, config.port))
         self._enter(Phase.HELLO)
@@ -125,9 +124,9 @@ class _Session:
             self._smtp.ehlo_or_helo_if_needed()
         if config.username is not None:
             self._enter(Phase.LOGIN)
-            if password is None:
+            if config.password is None:
                 raise _Refused(NotSent("no_password"))
-            self._smtp.login(config.username, password)
+            self._smtp.login(config.username, config.password)
 
     def _hand_over(self, to: str, data: bytes, receipt: str) -> Outcome:
         smtp = self._smtp

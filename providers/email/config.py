@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
@@ -13,16 +12,11 @@ Tls = Literal["implicit", "starttls", "none"]
 _SCHEMES: dict[str, tuple[Tls, int]] = {"smtps": ("implicit", 465), "smtp": ("starttls", 587)}
 
 
-def no_password() -> None:
-    """The server takes mail without a login."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmailConfig:
     """`sender` is the address that mail comes from; its domain ends each Message-ID. `username` None = no login.
 
-    `password` is asked for at each call, so that one that was changed meanwhile is the next call's. It is never sent in
-    clear: `tls` "none" is for servers on this machine.
+    The password is never sent in clear: `tls` "none" is for servers on this machine.
     """
 
     host: str
@@ -30,7 +24,7 @@ class EmailConfig:
     sender: str
     tls: Tls = "starttls"
     username: str | None = None
-    password: Callable[[], str | None] = field(default=no_password, repr=False)
+    password: str | None = field(default=None, repr=False)
 
     @property
     def domain(self) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from jira import JIRAError
 
 from counterfoil.providers.contract import OTHER_KEY, Call
+from counterfoil.providers.frame import each_found, found_or_unknown, judged_send, read_or_unreadable
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.jira.outcomes import (
     OPEN_PROPERTY,
@@ -73,12 +74,12 @@ class JiraAdapter:
     def send(self, call: Call, *, timeout_s: float) -> Outcome:
         """Makes the one write of this attempt, after the reads that it needs."""
         with self._transport.attempt(timeout_s=timeout_s, writes_max=1) as transport:
-            try:
-                return self._send(call)
-            except Exception as exc:  # noqa: BLE001 - judged by the error table, where everything unknown is Uncertain
-                if not transport.wrote:
-                    return NotSent(f"before_write_{error_code(exc)}")
-                return error_outcome(exc, call, retry_after_cap_s=self._config.retry_after_cap_s)
+            return judged_send(
+                lambda: self._send(call),
+                lambda exc: error_outcome(exc, call, retry_after_cap_s=self._config.retry_after_cap_s),
+                wrote=lambda: transport.wrote,
+                name=error_code,
+            )
 
     def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
         """Two searches for all tickets of a project, one read for any other call; what fails is Unknown."""
@@ -87,10 +88,8 @@ class JiraAdapter:
         with self._transport.attempt(timeout_s=timeout_s, writes_max=0, request_s=self._config.timeout_s):
             for start in range(0, len(creates), LABELS_MAX):
                 findings |= self._find_tickets(creates[start : start + LABELS_MAX])
-            for call in calls:
-                if call.tool not in _MAKES_TICKET:
-                    findings[call.action_id] = self._find_other(call)
-        return findings
+            others = [call for call in calls if call.tool not in _MAKES_TICKET]
+            return findings | each_found(others, self._find_other, name=error_code)
 
     def fetch(self, call: Call, receipt: str, *, timeout_s: float) -> Finding:
         """Reads the ticket or comment itself, which no index delays, and checks our key on it."""
@@ -107,10 +106,7 @@ class JiraAdapter:
         if issue is None:
             return Unreadable("no_version")
         with self._transport.attempt(timeout_s=timeout_s, writes_max=0):
-            try:
-                return Version(self._reads.version(issue))
-            except Exception as exc:  # noqa: BLE001 - a failed reading is no version, whatever failed in it
-                return Unreadable(error_code(exc))
+            return read_or_unreadable(lambda: Version(self._reads.version(issue)), name=error_code)
 
     def _send(self, call: Call) -> Outcome:
         match call.tool:
@@ -286,16 +282,15 @@ class JiraAdapter:
         return waits or OPEN_PROPERTY in properties or UNDO_PROPERTY in properties
 
     def _find_other(self, call: Call) -> Finding:
-        try:
-            if call.tool == "jira_open":
+        match call.tool:
+            case "jira_open":
                 return self._find_opened(call)
-            if call.tool == "jira_close":
+            case "jira_close":
                 return self._find_closed(call)
-            if call.tool == "jira_comment":
+            case "jira_comment":
                 return _comment_finding(self._comments_with(call, call.key))
-            return self._find_deleted(call)
-        except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
-            return Unknown(error_code(exc))
+            case _:
+                return self._find_deleted(call)
 
     def _fetch(self, call: Call, receipt: str) -> Finding:
         if call.tool in _MAKES_TICKET:
@@ -306,7 +301,9 @@ class JiraAdapter:
             ours = [comment for comment in named if is_ours(properties_of(comment), call.key)]
             return Unknown(OTHER_KEY) if named and not ours else _comment_finding(ours)
         about = self._comment_of(call) if call.tool == "jira_delete_comment" else self._issue_of(call)
-        return Unknown(OTHER_KEY) if about is not None and receipt != about else self._find_other(call)
+        if about is not None and receipt != about:
+            return Unknown(OTHER_KEY)
+        return found_or_unknown(lambda: self._find_other(call), name=error_code)
 
     def _find_opened(self, call: Call) -> Finding:
         issue = self._issue_of(call)

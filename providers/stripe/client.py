@@ -15,6 +15,7 @@ import requests
 import stripe
 
 from counterfoil.providers.contract import OTHER_KEY, Call, Of
+from counterfoil.providers.frame import judged_send, read_or_unreadable
 from counterfoil.providers.oneshot import OneShot
 from counterfoil.providers.outcomes import (
     Absent,
@@ -92,12 +93,11 @@ class StripeAdapter:
     def send(self, call: Call, *, timeout_s: float) -> Outcome:
         """Makes the one POST of this attempt."""
         with self._transport.attempt(timeout_s=timeout_s, writes_max=1) as transport:
-            try:
-                return self._send(call)
-            except Exception as exc:  # noqa: BLE001 - judged by the error table, where everything unknown is Uncertain
-                if not transport.wrote:
-                    return NotSent(f"before_write_{type(exc).__name__}")
-                return error_outcome(exc, call, retry_after_cap_s=self._config.retry_after_cap_s)
+            return judged_send(
+                lambda: self._send(call),
+                lambda exc: error_outcome(exc, call, retry_after_cap_s=self._config.retry_after_cap_s),
+                wrote=lambda: transport.wrote,
+            )
 
     def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
         """One request for each customer, hold or charge; one that fails or does not end is Unknown for its calls."""
@@ -122,10 +122,10 @@ class StripeAdapter:
         if intent is None:
             return Unreadable("no_version")
         with self._transport.attempt(timeout_s=timeout_s, writes_max=0):
-            try:
-                item = _plain(self._client.v1.payment_intents.retrieve(intent, {"expand": [CHARGE]}))
-            except Exception as exc:  # noqa: BLE001 - a failed reading is no version, whatever failed in it
-                return Unreadable(error_code(exc))
+            return read_or_unreadable(lambda: self._version(intent), name=error_code)
+
+    def _version(self, intent: str) -> Reading:
+        item = _plain(self._client.v1.payment_intents.retrieve(intent, {"expand": [CHARGE]}))
         return version_of_intent(item) if _is_intent(item, intent) else Unreadable("malformed")
 
     def _send(self, call: Call) -> Outcome:

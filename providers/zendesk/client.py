@@ -13,6 +13,7 @@ from typing import Any
 from zenpy.lib.api_objects import Comment, Ticket
 
 from counterfoil.providers.contract import OTHER_KEY, Call
+from counterfoil.providers.frame import each_found, judged_send, read_or_unreadable
 from counterfoil.providers.oneshot import OneShot
 from counterfoil.providers.outcomes import (
     Absent,
@@ -62,23 +63,17 @@ class ZendeskAdapter:
     def send(self, call: Call, *, timeout_s: float) -> Outcome:
         """Makes the one write of this attempt, after the reads that it needs."""
         with self._transport.attempt(timeout_s=timeout_s, writes_max=1) as transport:
-            try:
-                return self._send(call)
-            except Exception as exc:  # noqa: BLE001 - judged by the error table, where everything unknown is Uncertain
-                if not transport.wrote:
-                    return NotSent(f"before_write_{error_code(exc)}")
-                return error_outcome(exc, call, retry_after_cap_s=self._config.retry_after_cap_s)
+            return judged_send(
+                lambda: self._send(call),
+                lambda exc: error_outcome(exc, call, retry_after_cap_s=self._config.retry_after_cap_s),
+                wrote=lambda: transport.wrote,
+                name=error_code,
+            )
 
     def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
         """The external id of a ticket, the audits of what is done to one; what fails is Unknown."""
-        findings: dict[str, Finding] = {}
         with self._transport.attempt(timeout_s=timeout_s, writes_max=0, request_s=self._config.timeout_s):
-            for call in calls:
-                try:
-                    findings[call.action_id] = self._find(call)
-                except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
-                    findings[call.action_id] = Unknown(error_code(exc))
-        return findings
+            return each_found(calls, self._find, name=error_code)
 
     def fetch(self, call: Call, receipt: str, *, timeout_s: float) -> Finding:
         """Reads the ticket or comment of that number, and checks our key on it."""
@@ -97,10 +92,9 @@ class ZendeskAdapter:
         if number is None:
             return Unreadable("no_version")
         with self._transport.attempt(timeout_s=timeout_s, writes_max=0):
-            try:
-                return version_of(self._reads.ticket(number)) or Unreadable("malformed")
-            except Exception as exc:  # noqa: BLE001 - a failed reading is no version, whatever failed in it
-                return Unreadable(error_code(exc))
+            return read_or_unreadable(
+                lambda: version_of(self._reads.ticket(number)) or Unreadable("malformed"), name=error_code
+            )
 
     def _send(self, call: Call) -> Outcome:
         match call.tool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from counterfoil.ledger.errors import ConfigError
+from counterfoil.ledger.keys import DEFAULT_ACCOUNT
 from counterfoil.providers.contract import Contract
 from counterfoil.settings import Settings
 from counterfoil.settings_providers import DAYS_30_S, ProviderSettings, is_loopback
@@ -90,13 +91,20 @@ def check_contract(tool: str, contract: Contract, provider: str, settings: Setti
         )
 
 
-def http_address(provider: str, settings: Settings) -> str:
-    """The address that the provider's HTTP tools are below; raises `ConfigError` unless it is one.
+def check_http_addresses(settings: Settings) -> None:
+    """Raises `ConfigError` unless every account of a provider with HTTP tools has an address."""
+    for provider in sorted({tool.provider for tool in settings.http.values()}):
+        for account in (DEFAULT_ACCOUNT, *settings.provider(provider).accounts):
+            http_address(provider, settings, account)
+
+
+def http_address(provider: str, settings: Settings, account: str = DEFAULT_ACCOUNT) -> str:
+    """The address that the provider's HTTP tools are below, for one account; raises `ConfigError` unless it is one.
 
     Workers need it, so a sandbox may put it in; agents do not.
     """
     key = f"providers.{provider}.base_url"
-    address = settings.provider(provider).base_url
+    address = settings.provider(provider).through(account).base_url
     if not address:
         raise ConfigError(f"{key} is not configured.", key=key, fix="The paths of its HTTP tools are below it.")
     try:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from counterfoil.ledger.errors import ConfigError
+from counterfoil.ledger.keys import DEFAULT_ACCOUNT
 
 
 def _no_bool(value: object) -> object:
@@ -26,8 +27,12 @@ SecondsOrZero = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=DAYS_
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=100_000_000)]
 Minor = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=2**53 - 1)]
 Word = Annotated[str, Field(min_length=1, max_length=100)]
+AccountName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 Ratio = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1, allow_inf_nan=False)]
 Tokens = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+
+
+SECRETS = ("api_key", "token")
 
 
 class Section(BaseModel):
@@ -46,20 +51,50 @@ class RetryBudget(Section):
     ratio_max: Ratio = 0.1  # retries per first attempt: a full outage is amplified by 1.10 at most
 
 
-class ProviderSettings(Section):
-    """`[providers.NAME]`: how to reach it, how hard to try, and how much of it to use."""
+class Reach(Section):
+    """How one account at a provider is reached, and as whom."""
 
     base_url: str | None = None  # None = the client library's own address: the real service
     server: str | None = None  # the same for Jira and Zendesk, under the name that their users know
     email: str | None = None  # the login that a token belongs to, where the provider wants both; SMTP: who mail is from
     username: Word | None = None  # SMTP: the login that the token is the password of; None = no login
     api_key: SecretStr | None = None
-    api_key_file: Path | None = None  # read by workers only; agents need no secret
+    api_key_file: Path | None = None  # read by workers only, at each call: a file that is replaced is the next call's
     token: SecretStr | None = None
     token_file: Path | None = None
     staging_transition: Word | None = None  # Jira: the id of the move into staging_status; None = nothing is staged
     staging_status: Word = "Staged"  # Jira: where a prepared ticket waits, on no team's board
     queue_status: Word = "To Do"  # Jira: where an opened one goes; what Jira itself calls a new workflow's first status
+
+    @model_validator(mode="after")
+    def _one_source_for_each_secret(self) -> Self:
+        for name in SECRETS:
+            if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
+                raise ValueError(f"give {name} or {name}_file, not both")
+        return self
+
+    def secret(self, name: Literal["api_key", "token"]) -> str | None:
+        """The secret's text, from the setting or its file, without surrounding white space; None = not configured."""
+        value: SecretStr | None = getattr(self, name)
+        if value is not None:
+            return value.get_secret_value()
+        path: Path | None = getattr(self, f"{name}_file")
+        return None if path is None else read_secret_file(path, f"{name}_file").decode()
+
+
+class Account(Reach):
+    """`[providers.NAME.accounts.ACCOUNT]`: other credentials of one provider, for some tenants. What is not given here is as
+    in the provider's own table."""
+
+    tenants: tuple[Word, ...] = ()  # whose new actions go through it; a tenant that nobody lists goes by "default"
+    former_tenants: tuple[Word, ...] = ()  # whose earlier actions it still settles, after they moved to another account
+
+
+class ProviderSettings(Reach):
+    """`[providers.NAME]`: how to reach it, how hard to try, and how much of it to use."""
+
+    accounts: dict[AccountName, Account] = {}  # none: everybody's actions go through this table's credentials
+    former_tenants: tuple[Word, ...] = ()  # whose earlier actions these credentials still settle
 
     timeout_s: Seconds = 20  # well under the lease; payment APIs answer within seconds or not at all
     attempts_max: Count = 5  # with the backoff below about a quarter of a minute of trying, more after Retry-After
@@ -78,25 +113,35 @@ class ProviderSettings(Section):
     retry_budget: RetryBudget = RetryBudget()
 
     @model_validator(mode="after")
-    def _one_source_for_each_secret(self) -> Self:
-        for name in ("api_key", "token"):
-            if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
-                raise ValueError(f"give {name} or {name}_file, not both")
+    def _one_account_for_each_tenant(self) -> Self:
+        if DEFAULT_ACCOUNT in self.accounts:
+            raise ValueError(f'"{DEFAULT_ACCOUNT}" is the name of this table\'s own credentials')
+        owners: dict[str, str] = {}
+        for name, account in self.accounts.items():
+            for tenant in account.tenants:
+                if owners.setdefault(tenant, name) != name:
+                    raise ValueError(f"tenant {tenant!r} is in two accounts, {owners[tenant]} and {name}")
         return self
 
     @property
     def is_loopback(self) -> bool:
         """Every address given here is this machine. False where none is given: then the client's own address counts."""
-        addresses = [address for address in (self.base_url, self.server) if address is not None]
+        reached = (self, *self.accounts.values())
+        addresses = [address for reach in reached for address in (reach.base_url, reach.server) if address is not None]
         return bool(addresses) and all(is_loopback(address) for address in addresses)
 
-    def secret(self, name: Literal["api_key", "token"]) -> str | None:
-        """The secret's text, from the setting or its file, without surrounding white space; None = not configured."""
-        value: SecretStr | None = getattr(self, name)
-        if value is not None:
-            return value.get_secret_value()
-        path: Path | None = getattr(self, f"{name}_file")
-        return None if path is None else read_secret_file(path, f"{name}_file").decode()
+    def through(self, account: str) -> Self:
+        """These settings with the account's own in their place. `ConfigError` for an account that is not configured."""
+        if account == DEFAULT_ACCOUNT:
+            return self
+        given = self.accounts.get(account)
+        if given is None:
+            raise ConfigError(f"account {account!r} is not configured.", key=f"accounts.{account}")
+        own = {name: getattr(given, name) for name in given.model_fields_set & set(Reach.model_fields)}
+        for name in SECRETS:
+            if own.get(name) is not None or own.get(f"{name}_file") is not None:
+                own = {name: None, f"{name}_file": None, **own}
+        return self.model_copy(update=own)
 
 
 class CapSettings(Section):

@@ -233,7 +233,7 @@ def test_a_payment_that_is_being_processed(
     assert shown(cli, action_id)["code"] == "absent"
     [[key]] = sql("SELECT key FROM counterfoil.action WHERE action_id = %s", action_id)
     made = made_by_hand(world, key, 500)
-    adapter = type(world.reconciler.look_ups.adapter(world.registry.get("stripe_charge", None)))
+    adapter = type(world.reconciler.look_ups.adapter(world.registry.get("stripe_charge", None), "default"))
     monkeypatch.setattr(adapter, "fetch", lambda *_, **__: Found(Uncertain("processing")))
     assert ask("happened", action_id, "--receipt", made) == "unknown"
     assert cli("review", "give-up", action_id, "--reason", "enough")[0] == 4

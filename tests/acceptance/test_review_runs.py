@@ -98,7 +98,7 @@ def test_every_request_is_answered(
 ) -> None:
     """A provider that is away, or at work on it, for ever: in review again within the hour; nothing may call it failed."""
     action_id = doubted()
-    adapter = type(world.reconciler.look_ups.adapter(world.registry.get("stripe_charge", None)))
+    adapter = type(world.reconciler.look_ups.adapter(world.registry.get("stripe_charge", None), "default"))
     monkeypatch.setattr(adapter, "lookup", lambda _, calls, **__: {call.action_id: finding for call in calls})
     cli("review", verb, action_id, "--wait-s", "0")
     world.settle(at_most_s=3600)

@@ -1,24 +1,24 @@
 """The one suite that every adapter passes: each fault, one request on the wire, the outcome by the table, then the finding.
 
-A new provider adds a `Subject`. The oracle is the sandbox's durable effects, never the adapter's own answer.
+A new provider adds a module of `Subject`s to `subjects/`. The oracle is the sandbox's durable effects, never the
+adapter's own answer.
 """
 
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-import requests
+from tests.conformance.subjects.subject import Subject
+from tests.conformance.subjects.warehouse import HTTP
 
+from counterfoil import providers
 from counterfoil.providers.contract import Adapter, Call, Of
-from counterfoil.providers.http.config import HttpConfig
-from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.outcomes import (
     Absent,
     Finding,
@@ -32,21 +32,23 @@ from counterfoil.providers.outcomes import (
     Uncertain,
     Unknown,
 )
-from counterfoil.providers.registry import Registry, adapter_of
-from counterfoil.providers.stripe.config import StripeConfig
-from counterfoil.providers.tool import SPEC_ATTRIBUTE, tool
-from counterfoil.providers.zendesk.config import ZendeskConfig
+from counterfoil.providers.registry import Registry
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.sandbox.faults import FAULTS, Commit
-from counterfoil.settings import Settings
 
 TIMEOUT_S = 3.0
 SLOW_TIMEOUT_S = 0.4
 SLOW_S = 0.8
 """A fault's delay, longer than the client waits."""
 WAIT_S = 10.0
-HTTP = Settings(**tomllib.loads((Path(__file__).parent / "http_tools.toml").read_text())).http
-TOOLS = Registry.load([f"counterfoil.providers.{name}.tools" for name in ("stripe", "jira", "zendesk")], HTTP)
+TOOLS = Registry.load(
+    [
+        f"counterfoil.providers.{folder.name}.tools"
+        for folder in sorted(Path(providers.__file__).parent.iterdir())
+        if (folder / "tools.py").is_file() and folder.name != "http"
+    ],
+    HTTP,
+)
 KEY, EARLIER_KEY = "c0" * 16, "ea" * 16
 
 THROTTLED = {"429_retry_after": 2.0, "429_http_date": 60.0, "429_bare": None, "429_lock_timeout": None}
@@ -55,211 +57,14 @@ READ_FAULTS = frozenset({"search_500", "lookup_429"})
 WRITE_FAULTS = sorted(set(FAULTS) - READ_FAULTS - {"answer", "duplicate_delivery"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Subject:
-    """One tool under test: how to call it, and where the sandbox counts what it did."""
-
-    name: str
-    arguments: Mapping[str, Json]
-    target: str
-    provider: str
-    operation: str
-    effect: str
-    after: str | None = None
-    """The subject that must have happened first: what this call's `of` is."""
-    deduplicates: bool = False
-    """A request delivered twice is one effect: the provider knows our key, or the move is no longer offered."""
-    unread_success: frozenset[str] = field(default_factory=frozenset)
-    """Faults that do not hurt, because the success has no body."""
-    lookup_operation: str = ""
-
-    def __str__(self) -> str:
-        return self.name
+def subjects() -> dict[str, Subject]:
+    """Of every module beside `subjects/subject.py`."""
+    folder = Path(__file__).parent / "subjects"
+    modules = [import_module(f"tests.conformance.subjects.{path.stem}") for path in sorted(folder.glob("*.py"))]
+    return {subject.name: subject for module in modules for subject in getattr(module, "SUBJECTS", ())}
 
 
-NO_BODY = frozenset({"empty_2xx", "204", "html_2xx", "bad_json_2xx", "object_2xx", "truncate_body", "stall_body"})
-SUBJECTS = {
-    subject.name: subject
-    for subject in (
-        Subject(
-            name="stripe_charge",
-            arguments={"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"},
-            target="1182",
-            provider="stripe",
-            operation="payment_intents.create",
-            effect="charge",
-            deduplicates=True,
-            lookup_operation="payment_intents.list",
-        ),
-        Subject(
-            name="stripe_refund",
-            arguments={"order_id": "1182", "amount_minor": 200},
-            target="1182",
-            provider="stripe",
-            operation="refunds.create",
-            effect="refund",
-            after="stripe_charge",
-            deduplicates=True,
-            lookup_operation="refunds.list",
-        ),
-        Subject(
-            name="stripe_authorize",
-            arguments={"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"},
-            target="1182",
-            provider="stripe",
-            operation="payment_intents.create",
-            effect="authorization",
-            deduplicates=True,
-            lookup_operation="payment_intents.list",
-        ),
-        Subject(
-            name="stripe_capture",
-            arguments={"order_id": "1182", "amount_minor": 300},
-            target="1182",
-            provider="stripe",
-            operation="payment_intents.capture",
-            effect="charge",
-            after="stripe_authorize",
-            deduplicates=True,
-            lookup_operation="payment_intents.retrieve",
-        ),
-        Subject(
-            name="stripe_cancel",
-            arguments={"order_id": "1182"},
-            target="1182",
-            provider="stripe",
-            operation="payment_intents.cancel",
-            effect="cancellation",
-            after="stripe_authorize",
-            deduplicates=True,
-            lookup_operation="payment_intents.retrieve",
-        ),
-        Subject(
-            name="jira_create",
-            arguments={"project": "SUP", "summary": "Reship 1182", "order_id": "1182"},
-            target="1182",
-            provider="jira",
-            operation="issue.create",
-            effect="ticket",
-            lookup_operation="search",
-        ),
-        Subject(
-            name="jira_stage",
-            arguments={"project": "SUP", "summary": "Reship 1182", "order_id": "1182"},
-            target="1182",
-            provider="jira",
-            operation="issue.create",
-            effect="ticket",
-            lookup_operation="search",
-        ),
-        Subject(
-            name="jira_open",
-            arguments={"order_id": "1182"},
-            target="1182",
-            provider="jira",
-            operation="issue.transition",
-            effect="transition",
-            after="jira_stage",
-            deduplicates=True,
-            unread_success=NO_BODY,
-            lookup_operation="issue.get",
-        ),
-        Subject(
-            name="jira_comment",
-            arguments={"issue": "SUP-1", "body": "Parcel lost."},
-            target="SUP-1",
-            provider="jira",
-            operation="issue.comment",
-            effect="comment",
-            after="jira_create",
-            lookup_operation="issue.comments",
-        ),
-        Subject(
-            name="jira_close",
-            arguments={"order_id": "1182"},
-            target="1182",
-            provider="jira",
-            operation="issue.transition",
-            effect="transition",
-            after="jira_create",
-            deduplicates=True,
-            unread_success=NO_BODY,
-            lookup_operation="issue.get",
-        ),
-        Subject(
-            name="zendesk_create",
-            arguments={"subject": "Reship 1182", "body": "Parcel lost.", "order_id": "1182"},
-            target="1182",
-            provider="zendesk",
-            operation="tickets.create",
-            effect="ticket",
-            deduplicates=True,
-            lookup_operation="tickets.list",
-        ),
-        Subject(
-            name="zendesk_note",
-            arguments={"ticket": "1", "body": "Parcel lost."},
-            target="1",
-            provider="zendesk",
-            operation="tickets.update",
-            effect="note",
-            after="zendesk_create",
-            lookup_operation="tickets.audits",
-        ),
-        Subject(
-            name="zendesk_reply",
-            arguments={"ticket": "1", "body": "We send you another."},
-            target="1",
-            provider="zendesk",
-            operation="tickets.update",
-            effect="customer_mail",
-            after="zendesk_create",
-            lookup_operation="tickets.audits",
-        ),
-        Subject(
-            name="zendesk_solve",
-            arguments={"order_id": "1182"},
-            target="1182",
-            provider="zendesk",
-            operation="tickets.update",
-            effect="solution",
-            after="zendesk_create",
-            deduplicates=True,
-            lookup_operation="tickets.retrieve",
-        ),
-        Subject(
-            name="ship",
-            arguments={"order_id": "1182", "sku": "kettle"},
-            target="1182",
-            provider="warehouse",
-            operation="shipments.create",
-            effect="shipment",
-            deduplicates=True,
-            lookup_operation="shipments.list",
-        ),
-        Subject(
-            name="http_ship",
-            arguments={"order_id": "1182", "sku": "kettle"},
-            target="1182",
-            provider="warehouse",
-            operation="shipments.create",
-            effect="shipment",
-            deduplicates=True,
-            lookup_operation="shipments.list",
-        ),
-        Subject(
-            name="http_unship",
-            arguments={"order_id": "1182"},
-            target="1182",
-            provider="warehouse",
-            operation="shipments.cancel",
-            effect="shipment_cancellation",
-            after="http_ship",
-            deduplicates=True,
-            lookup_operation="shipments.retrieve",
-        ),
-    )
-}
+SUBJECTS = subjects()
 
 
 @dataclass
@@ -312,62 +117,10 @@ def call_of(subject: Subject, arguments: Mapping[str, Json], *, key: str = KEY, 
     )
 
 
-def make_adapter(subject: Subject, sandbox: Sandbox) -> Adapter:
-    match subject.provider:
-        case "stripe":
-            config = StripeConfig(api_key="sk_test_sandbox", base_url=sandbox.stripe.url)
-            return adapter_of(TOOLS.get(subject.name), config)
-        case "jira":
-            site = JiraConfig(
-                server=sandbox.jira.url, email="bot@example.test", token="sandbox", staging_transition="51"
-            )
-            return adapter_of(TOOLS.get(subject.name), site)
-        case "zendesk":
-            desk = ZendeskConfig(server=sandbox.zendesk.url, email="bot@example.test", token="sandbox")
-            return adapter_of(TOOLS.get(subject.name), desk)
-        case _ if subject.name in HTTP:
-            return adapter_of(TOOLS.get(subject.name), HttpConfig(base_url=sandbox.warehouse.url, tools=HTTP))
-        case _:
-            return adapter_of(warehouse_tool(sandbox.warehouse.url))
-
-
-def warehouse_tool(url: str) -> Any:
-    """A person's own function, as in the README."""
-
-    def find(key: str, *, sent_at: datetime) -> list[dict[str, object]]:
-        answer = requests.get(f"{url}/shipments", params={"key": key}, timeout=2, allow_redirects=False)
-        answer.raise_for_status()
-        found: list[dict[str, object]] = answer.json()["shipments"]
-        return found
-
-    def ship(order_id: str, sku: str, *, key: str) -> dict[str, object]:
-        answer = requests.post(
-            f"{url}/shipments",
-            json={"order": order_id, "sku": sku},
-            headers={"Idempotency-Key": key},
-            timeout=SLOW_TIMEOUT_S,
-            allow_redirects=False,
-        )
-        answer.raise_for_status()
-        shipment: dict[str, object] = answer.json()
-        return shipment
-
-    declare = tool(
-        cls="reversible",
-        effect="shipment",
-        target="order_id",
-        audience=[],
-        undo=None,
-        lookup=find,
-        native_key_ttl_s=3600,
-    )
-    return getattr(declare(ship), SPEC_ATTRIBUTE)
-
-
 @pytest.fixture(params=SUBJECTS.values(), ids=str)
 def stage(request: pytest.FixtureRequest, sandbox: Sandbox) -> Stage:
     subject: Subject = request.param
-    adapter = make_adapter(subject, sandbox)
+    adapter = subject.adapter(sandbox)
     of = None
     if subject.after is not None:
         first = SUBJECTS[subject.after]
@@ -453,10 +206,7 @@ def test_a_failed_lookup_is_never_absence(stage: Stage, fault: str) -> None:
 
 def test_a_provider_that_is_down_was_not_sent_to(stage: Stage) -> None:
     """Nobody listens: NotSent from a send, Unknown from a look-up."""
-    if stage.subject.name == "ship":
-        adapter = adapter_of(warehouse_tool("http://127.0.0.1:9"))
-    else:
-        adapter = make_adapter(stage.subject, Sandbox("http://127.0.0.1:9"))
+    adapter = stage.subject.adapter(Sandbox("http://127.0.0.1:9"))
     assert isinstance(adapter.send(stage.call, timeout_s=TIMEOUT_S), NotSent)
     finding = adapter.lookup([stage.call], timeout_s=TIMEOUT_S)[stage.call.action_id]
     assert isinstance(finding, Unknown)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import default
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -58,9 +57,7 @@ def call_of(arguments: dict[str, Any] = MAIL, *, tool: str = "email_send", key: 
 
 def config_of(sandbox: Sandbox, **changes: Any) -> EmailConfig:
     host, port, tls = server_of(sandbox.smtp.url, is_loopback=True)
-    config = EmailConfig(
-        host=host, port=port, tls=tls, sender="shop@example.org", username="shop", password=lambda: "sandbox"
-    )
+    config = EmailConfig(host=host, port=port, tls=tls, sender="shop@example.org", username="shop", password="sandbox")
     return replace(config, **changes)
 
 
@@ -266,18 +263,6 @@ def test_nothing_leaves_without_tls_where_it_is_asked_for(send: Callable[..., Ou
     assert send(tls="starttls") == NotSent("no_tls")
     assert isinstance(send(tls="implicit"), NotSent)
     assert (sent(sandbox), accepted(sandbox)) == ([], [])
-
-
-def test_the_password_is_the_newest(sandbox: Sandbox, tmp_path: Path) -> None:
-    """It is read at each call: a wrong or missing one sends nothing, and a replaced one is used by the same adapter."""
-    file = tmp_path / "password"
-    adapter = EmailAdapter(config_of(sandbox, password=file.read_text))
-    assert adapter.send(call_of(), timeout_s=TIMEOUT_S) == NotSent("before_connect_FileNotFoundError")
-    file.write_text("old")
-    assert adapter.send(call_of(), timeout_s=TIMEOUT_S) == NotSent("login_535")
-    file.write_text("sandbox")
-    assert isinstance(adapter.send(call_of(), timeout_s=TIMEOUT_S), Succeeded)
-    assert sandbox.count("emails") == 1
 
 
 def test_every_attempt_sends_the_same_bytes(send: Callable[..., Outcome], sandbox: Sandbox) -> None:

@@ -291,6 +291,6 @@ def test_tools_from_one_factory_keep_their_own_functions() -> None:
 
         return spec_of(ship, name=name)
 
-    pool = AdapterPool(lambda provider: None)
-    answers = [pool.adapter(made(name)).send(call_of(order_id="7"), timeout_s=1) for name in ("air", "sea")]
+    pool = AdapterPool(lambda spec, account: None)
+    answers = [pool.adapter(made(name), "default").send(call_of(order_id="7"), timeout_s=1) for name in ("air", "sea")]
     assert [answer.id for answer in answers if isinstance(answer, Succeeded)] == ["air", "sea"]

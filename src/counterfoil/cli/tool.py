@@ -91,14 +91,13 @@ def check_tools(settings: Settings) -> Registry:
     """Every tool loads, every contract fits, every tool that the configuration names exists. Raises what does not hold."""
     from counterfoil.outbox.setup import check_caps
     from counterfoil.providers.registry import Registry
-    from counterfoil.settings_contracts import check_contract, contract_in_force, http_address
+    from counterfoil.settings_contracts import check_contract, check_http_addresses, contract_in_force
 
     registry = Registry.load(settings.tools, settings.http)
     for spec in registry:
         check_contract(spec.name, contract_in_force(spec.contract, spec.provider, settings), spec.provider, settings)
         check_caps(spec, settings)
-    for tool in settings.http.values():
-        http_address(tool.provider, settings)
+    check_http_addresses(settings)
     named = [(f"tool.{name}", name) for name in settings.tool]
     named += [("approval.two_person", name) for name in settings.approval.two_person]
     for key, name in named:

@@ -1,0 +1,58 @@
+"""Decides what becomes of an exception out of a client, by when it was raised: the frame around every adapter's calls.
+
+Before the write nothing was sent; after it the adapter's own error table judges, in which everything unknown is Uncertain.
+A look-up or reading that fails proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from counterfoil.providers.contract import Call
+from counterfoil.providers.outcomes import Finding, NotSent, Outcome, Reading, Unknown, Unreadable
+
+NameOf = Callable[[Exception], str]
+"""A short code for an exception: a class name or a status, never a provider's prose."""
+
+
+def class_name(exc: Exception) -> str:
+    """The code of an exception that says nothing better."""
+    return type(exc).__name__
+
+
+def judged_send(
+    act: Callable[[], Outcome],
+    judge: Callable[[Exception], Outcome],
+    *,
+    wrote: Callable[[], bool],
+    name: NameOf = class_name,
+) -> Outcome:
+    """The outcome of `act`, which makes one write. `wrote` says whether it was handed to the network."""
+    try:
+        return act()
+    except Exception as exc:  # noqa: BLE001 - judged by the error table, where everything unknown is Uncertain
+        return judge(exc) if wrote() else NotSent(f"before_write_{name(exc)}")
+
+
+def each_found(
+    calls: Iterable[Call], find: Callable[[Call], Finding], *, name: NameOf = class_name
+) -> dict[str, Finding]:
+    """What `find` says of each call."""
+    return {call.action_id: found_or_unknown(partial(find, call), name=name) for call in calls}
+
+
+def found_or_unknown(find: Callable[[], Finding], *, name: NameOf = class_name) -> Finding:
+    """What `find` says; a failed look-up is never absence, whatever failed in it."""
+    try:
+        return find()
+    except Exception as exc:  # noqa: BLE001 - see above
+        return Unknown(name(exc))
+
+
+def read_or_unreadable(read: Callable[[], Reading], *, name: NameOf = class_name) -> Reading:
+    """What `read` says; a failed reading is no version, whatever failed in it."""
+    try:
+        return read()
+    except Exception as exc:  # noqa: BLE001 - see above
+        return Unreadable(name(exc))

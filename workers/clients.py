@@ -1,0 +1,106 @@
+"""Decides how each provider is reached, from the settings: one builder of a client's config a provider.
+
+Called before each call, so that a credential that was replaced in its file, or moved to another, is the next call's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from counterfoil.ledger.errors import ConfigError
+from counterfoil.providers.email.arguments import checked_address
+from counterfoil.providers.email.config import EmailConfig, server_of
+from counterfoil.providers.http.config import HttpConfig
+from counterfoil.providers.http.tools import ADAPTER as HTTP_ADAPTER
+from counterfoil.providers.jira.config import JiraConfig
+from counterfoil.providers.spec import ToolSpec
+from counterfoil.providers.stripe.config import StripeConfig
+from counterfoil.providers.zendesk.config import ZendeskConfig
+from counterfoil.settings import Settings
+from counterfoil.settings_contracts import http_address
+from counterfoil.settings_providers import ProviderSettings
+
+
+def client_config(spec: ToolSpec, account: str, settings: Settings) -> object:
+    """The config of the tool's adapter for one account; `ConfigError` naming what is missing.
+
+    A table `[http.NAME]` may use any provider's name, a shipped one's too.
+    """
+    given = settings.provider(spec.provider).through(account)
+    if spec.adapter == HTTP_ADAPTER:
+        return _http(spec.provider, account, settings)
+    build = BUILDERS.get(spec.provider)
+    if build is None:
+        raise ConfigError(f"provider {spec.provider!r} has no client here.", key=f"providers.{spec.provider}")
+    return build(given)
+
+
+def _http(provider: str, account: str, settings: Settings) -> HttpConfig:
+    """The API's address and its tools; `ConfigError` where the address is missing or none."""
+    given = settings.provider(provider)
+    return HttpConfig(
+        base_url=http_address(provider, settings, account),
+        tools={name: tool for name, tool in settings.http.items() if tool.provider == provider},
+        timeout_s=given.timeout_s,
+        retry_after_cap_s=given.retry_after_cap_s,
+    )
+
+
+def _stripe(given: ProviderSettings) -> StripeConfig:
+    return StripeConfig(
+        api_key=needed(given.secret("api_key"), "providers.stripe.api_key"),
+        base_url=given.base_url,
+        timeout_s=given.timeout_s,
+        retry_after_cap_s=given.retry_after_cap_s,
+    )
+
+
+def _jira(given: ProviderSettings) -> JiraConfig:
+    return JiraConfig(
+        server=needed(given.server or given.base_url, "providers.jira.server"),
+        email=needed(given.email, "providers.jira.email"),
+        token=needed(given.secret("token"), "providers.jira.token"),
+        timeout_s=given.timeout_s,
+        retry_after_cap_s=given.retry_after_cap_s,
+        staging_transition=given.staging_transition,
+        staging_status=given.staging_status,
+        queue_status=given.queue_status,
+    )
+
+
+def _zendesk(given: ProviderSettings) -> ZendeskConfig:
+    return ZendeskConfig(
+        server=needed(given.server or given.base_url, "providers.zendesk.server"),
+        email=given.email,
+        token=needed(given.secret("token"), "providers.zendesk.token"),
+        timeout_s=given.timeout_s,
+        retry_after_cap_s=given.retry_after_cap_s,
+    )
+
+
+def _email(given: ProviderSettings) -> EmailConfig:
+    server = needed(given.server or given.base_url, "providers.email.server")
+    host, port, tls = server_of(server, is_loopback=given.is_loopback)
+    sender = needed(given.email, "providers.email.email")
+    try:
+        checked_address(sender)
+    except ValueError as error:
+        raise ConfigError(f"providers.email.email is {error}.", key="providers.email.email") from None
+    password = None if given.username is None else needed(given.secret("token"), "providers.email.token")
+    return EmailConfig(host=host, port=port, tls=tls, sender=sender, username=given.username, password=password)
+
+
+def needed(value: str | None, key: str) -> str:
+    """The value; `ConfigError` naming the key where there is none."""
+    if not value:
+        raise ConfigError(f"{key} is not configured.", key=key, fix=f"Set it in counterfoil.toml, or {key}_file.")
+    return value
+
+
+BUILDERS: Mapping[str, Callable[[ProviderSettings], object]] = {
+    "stripe": _stripe,
+    "jira": _jira,
+    "zendesk": _zendesk,
+    "email": _email,
+}
+"""The shipped providers, by name."""
