@@ -110,6 +110,7 @@ class Message:
     effect_scope: str
     target: str
     provider: str
+    account: str
     queue: str
     arguments: str = field(repr=False)
     arguments_sha256: str
@@ -210,6 +211,7 @@ def send(
         "effect_scope": message.effect_scope,
         "target": message.target,
         "provider": message.provider,
+        "account": message.account,
         "queue": message.queue,
         "arguments": message.arguments,
         "arguments_sha256": message.arguments_sha256,

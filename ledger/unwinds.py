@@ -47,6 +47,7 @@ class UndoIntent:
     effect: str
     target: str
     provider: str
+    account: str
     queue: str
     arguments: str
     arguments_sha256: str
@@ -108,6 +109,7 @@ def propose_undo(ledger: Ledger, intent: UndoIntent, *, by: str) -> bool:
             "effect": intent.effect,
             "target": intent.target,
             "provider": intent.provider,
+            "account": intent.account,
             "queue": intent.queue,
             "arguments": intent.arguments,
             "arguments_sha256": intent.arguments_sha256,

@@ -8,6 +8,7 @@ import socket
 from functools import partial
 
 from counterfoil.ledger.connection import Ledger
+from counterfoil.outbox.setup import accounts_of
 from counterfoil.providers.registry import Registry
 from counterfoil.reconciler.hooks import Command, Hook, Webhook
 from counterfoil.reconciler.lookups import LookUps
@@ -52,7 +53,7 @@ def reconciler_from(settings: Settings, *, by: str | None = None, registry: Regi
             orphan_after_s=ORPHAN_AFTER_S,
             by=name,
         ),
-        unwinder=Unwinder(ledger=ledger, registry=terms.registry, by=name),
+        unwinder=Unwinder(ledger=ledger, registry=terms.registry, accounts=accounts_of(settings), by=name),
         notifier=Notifier(
             ledger=ledger,
             hooks=partial(hooks_from, settings),

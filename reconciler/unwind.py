@@ -21,6 +21,7 @@ from counterfoil.ledger.keys import action_id, step_of
 from counterfoil.ledger.states import UNSETTLED, State
 from counterfoil.ledger.unwind_steps import WITHDRAWABLE, Progress, Standing, Step, in_order, standings, worst
 from counterfoil.ledger.unwinds import TreeRun, UndoIntent, UnwindingRun
+from counterfoil.outbox.accounts import NO_ACCOUNTS, Accounts
 from counterfoil.providers.registry import Registry
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.unwind")
@@ -33,6 +34,7 @@ class Unwinder:
     ledger: Ledger
     registry: Registry
     by: str
+    accounts: Accounts = NO_ACCOUNTS
 
     def visit_all(self) -> int:
         """Visits runs that are being taken back; returns how many there were. One that fails is a person's, alone."""
@@ -157,6 +159,7 @@ class Unwinder:
             effect=spec.effect or "",
             target=target,
             provider=spec.provider,
+            account=self.accounts.of(spec.provider, step.tenant),
             queue=spec.queue,
             arguments=text,
             arguments_sha256=sha256_of(text),

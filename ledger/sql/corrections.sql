@@ -53,4 +53,4 @@ SELECT answer, decided_by FROM counterfoil.dismiss_correction(:correction_id, :b
 SELECT answer, decided_by, sent_as
 FROM counterfoil.send_correction(
   :correction_id, :digest, :by, :channel, :reason, :action_id, :tool, :tool_version, :class, :effect, :effect_scope,
-  :target, :provider, :queue, :arguments, :arguments_sha256, CAST(:audience AS text[]), :amount_minor, :currency);
+  :target, :provider, :account, :queue, :arguments, :arguments_sha256, CAST(:audience AS text[]), :amount_minor, :currency);

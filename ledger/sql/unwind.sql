@@ -65,8 +65,8 @@ SELECT compensation FROM counterfoil.action WHERE action_id = :action_id;
 
 -- name: propose_undo
 SELECT counterfoil.propose_undo(
-  :action_id, :parent, :by, :tool_version, :class, :effect, :target, :provider, :queue, :arguments, :arguments_sha256,
-  :audience, :amount_minor, :currency) AS created;
+  :action_id, :parent, :by, :tool_version, :class, :effect, :target, :provider, :account, :queue, :arguments,
+  :arguments_sha256, :audience, :amount_minor, :currency) AS created;
 
 -- name: mark_compensated
 -- Its counter-action has succeeded, or what carries it on was compensated.

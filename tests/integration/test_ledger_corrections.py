@@ -67,6 +67,7 @@ def message(run: str, step: str, revision: int = 1, **changes: Any) -> Message:
         "effect_scope": "run",
         "target": "1182",
         "provider": "mail",
+        "account": "default",
         "queue": "cf-mail",
         "arguments": arguments,
         "arguments_sha256": hashlib.sha256(arguments.encode()).hexdigest(),

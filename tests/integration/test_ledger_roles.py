@@ -95,6 +95,7 @@ once_taken_by   .      .       .         .
 decided_by_person x    x       x         x
 undo_tool_of    x      x       x         x
 run_reopened    .      .       .         .
+action_account  .      .       .         .
 action_in_review .     .       .         .
 sent_of         .      .       x         .
 may_give_up     .      .       x         .
@@ -336,7 +337,7 @@ def test_history_names_the_login_that_moved(rows: Rows, logins: dict[str, psycop
 
 def test_worker_cannot_make_an_undo_up(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
     """A worker records only the recorded counter-action of a succeeded action whose run unwinds, once."""
-    undo = """SELECT counterfoil.propose_undo(%s, %s, 'w', 1, 'compensatable', 'refund', '1182', 'stripe', 'cf-stripe', '{}',
+    undo = """SELECT counterfoil.propose_undo(%s, %s, 'w', 1, 'compensatable', 'refund', '1182', 'stripe', 'default', 'cf-stripe', '{}',
               encode(sha256('{}'), 'hex'), '{}', NULL, NULL) AS created"""
 
     def created(parent: str, undo_id: str | None = None) -> bool:

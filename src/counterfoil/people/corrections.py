@@ -167,6 +167,7 @@ def message_of(correction: Correction, registry: Registry, rules: DoorRules = DO
         effect_scope=spec.effect_scope,
         target=spec.target_of(arguments),
         provider=spec.provider,
+        account=rules.accounts.of(spec.provider, correction.tenant),
         queue=spec.queue,
         arguments=text,
         arguments_sha256=sha256_of(text),
