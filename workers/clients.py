@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from counterfoil.ledger.errors import ConfigError
-from counterfoil.providers.email.arguments import checked_address
 from counterfoil.providers.email.config import EmailConfig, server_of
 from counterfoil.providers.http.config import HttpConfig
 from counterfoil.providers.http.tools import ADAPTER as HTTP_ADAPTER
 from counterfoil.providers.jira.config import JiraConfig
+from counterfoil.providers.messages import checked_address
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.providers.stripe.config import StripeConfig
 from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.settings import Settings
 from counterfoil.settings_contracts import http_address
-from counterfoil.settings_providers import ProviderSettings
+from counterfoil.settings_providers import SECRETS, ProviderSettings
 
 
 def client_config(spec: ToolSpec, account: str, settings: Settings) -> object:
@@ -37,12 +37,13 @@ def client_config(spec: ToolSpec, account: str, settings: Settings) -> object:
 
 def _http(provider: str, account: str, settings: Settings) -> HttpConfig:
     """The API's address and its tools; `ConfigError` where the address is missing or none."""
-    given = settings.provider(provider)
+    given = settings.provider(provider).through(account)
     return HttpConfig(
         base_url=http_address(provider, settings, account),
         tools={name: tool for name, tool in settings.http.items() if tool.provider == provider},
         timeout_s=given.timeout_s,
         retry_after_cap_s=given.retry_after_cap_s,
+        secrets={name: secret for name in SECRETS if (secret := given.secret(name)) is not None},
     )
 
 

@@ -7,40 +7,18 @@ sends, in workers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypedDict
 
-from counterfoil.providers.email.arguments import SUBJECT_CHARS_MAX, Address, Body, Reference, Subject
-from counterfoil.providers.outcomes import Json
+from counterfoil.providers.messages import Address, Body, Reference, Subject, correction_by
 from counterfoil.providers.tool import tool
 
 ADAPTER = "counterfoil.providers.email.client:EmailAdapter"
-CORRECTION_SUBJECT = "Correction: $subject"
-CORRECTION_BODY = """Hello,
-
-please disregard our earlier message "$subject". It was sent by mistake, and nothing is asked of you.
-We are sorry for the trouble.
-"""
-"""What a correction says unless a person writes something better before it is sent."""
 
 
 class MailResult(TypedDict):
     """What the model sees of a mail that the server has accepted: its Message-ID."""
 
     id: str
-
-
-def correction_of_mail(arguments: Mapping[str, Json]) -> dict[str, object]:
-    """The mail to the same person that says: not that one."""
-    subject = str(arguments["subject"])
-    shortened = subject[: SUBJECT_CHARS_MAX - len(CORRECTION_SUBJECT)]
-    told: dict[str, object] = {
-        "to": arguments["to"],
-        "reference": arguments["reference"],
-        "subject": {"template": CORRECTION_SUBJECT, "values": {"subject": shortened}},
-        "body": {"template": CORRECTION_BODY, "values": {"subject": subject}},
-    }
-    return {"tool": "email_correction", "arguments": told}
 
 
 @tool(
@@ -51,7 +29,7 @@ def correction_of_mail(arguments: Mapping[str, Json]) -> dict[str, object]:
     once_per=("to", "reference"),
     audience=["customer"],
     uncertain="operator_review",
-    correction=correction_of_mail,
+    correction=correction_by("email_correction"),
     adapter=ADAPTER,
 )
 def email_send(to: Address, subject: Subject, body: Body, reference: Reference) -> MailResult:

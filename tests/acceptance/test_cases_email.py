@@ -13,7 +13,7 @@ from tests.acceptance.people import Person
 from counterfoil import Counterfoil
 from counterfoil.ledger.errors import IntentConflict
 from counterfoil.ledger.proposals import Answer
-from counterfoil.providers.email import arguments
+from counterfoil.providers import messages
 from counterfoil.providers.email.tools import email_correction, email_send
 from counterfoil.providers.registry import Registry
 from counterfoil.settings_providers import ProviderSettings
@@ -69,7 +69,7 @@ def test_a_template_that_renders_the_time(
 ) -> None:
     """The text is made once, at the proposal: it is what the person is shown, and every attempt sends the same bytes."""
     times = iter(datetime(2026, 11, 30, hour, tzinfo=UTC) for hour in range(9, 20))
-    monkeypatch.setattr(arguments, "clock", lambda: next(times))
+    monkeypatch.setattr(messages, "clock", lambda: next(times))
     run = client().run("r1", tenant="acme", actor="bot")
     asked = run.call("email_send", DATED, wait_s=0)
     [(stored,)] = sql("SELECT arguments FROM counterfoil.action")
@@ -95,7 +95,7 @@ def test_a_label_holds_its_first_rendering(
 ) -> None:
     """Code that enqueues the same label again, with a text of a later time, is told so; nothing is recorded beside it."""
     times = iter(datetime(2026, 11, 30, hour, tzinfo=UTC) for hour in range(9, 20))
-    monkeypatch.setattr(arguments, "clock", lambda: next(times))
+    monkeypatch.setattr(messages, "clock", lambda: next(times))
     enqueue("email_send", DATED, "mail")
     with pytest.raises(IntentConflict):
         enqueue("email_send", DATED, "mail")

@@ -1,22 +1,34 @@
-"""Decides what may stand in a mail: one plain address, a subject of one line, a text; templates become text at the door.
+"""Decides what may stand in a mail, whoever carries it: one plain address, a subject of one line, a text; and its correction.
 
-What is recorded is what is sent. So a template is filled once, when the call is proposed, and the row holds the text: a
-person reads that, and every attempt sends it. Whatever could begin another header, or is no plain address, is refused.
+What is recorded is what is sent. So a template is filled once, at the door, when the call is proposed, and the row holds
+the text: a person reads that, and every attempt sends it. Whatever could begin another header, or is no plain address, is
+refused.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from string import Template
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from counterfoil.providers.outcomes import Json
+from counterfoil.providers.spec import Correction
+
 SUBJECT_CHARS_MAX = 200
 BODY_CHARS_MAX = 50_000
 VALUE_CHARS_MAX = 2_000
+CORRECTION_SUBJECT = "Correction: $subject"
+CORRECTION_BODY = """Hello,
+
+please disregard our earlier message "$subject". It was sent by mistake, and nothing is asked of you.
+We are sorry for the trouble.
+"""
+"""What a correction says unless a person writes something better before it is sent."""
 NOW = "now"
 """The name by which a template has the time of the proposal, in UTC."""
 
@@ -66,6 +78,23 @@ def checked_address(value: str) -> str:
     ):
         raise ValueError("not one plain e-mail address")
     return f"{local}@{domain.lower()}"
+
+
+def correction_by(tool: str) -> Correction:
+    """What makes, out of a mail's arguments, the call of `tool` that tells the same person: not that one."""
+
+    def correction(arguments: Mapping[str, Json]) -> dict[str, object]:
+        subject = str(arguments["subject"])
+        shortened = subject[: SUBJECT_CHARS_MAX - len(CORRECTION_SUBJECT)]
+        told: dict[str, object] = {
+            "to": arguments["to"],
+            "reference": arguments["reference"],
+            "subject": {"template": CORRECTION_SUBJECT, "values": {"subject": shortened}},
+            "body": {"template": CORRECTION_BODY, "values": {"subject": subject}},
+        }
+        return {"tool": tool, "arguments": told}
+
+    return correction
 
 
 def _subject(value: str | Filled) -> str:
