@@ -83,6 +83,7 @@ add_ref         x      .       .         .
 propose_intake  .      x       .         .
 result          x      .       x         .
 look_now        x      .       x         .
+look_now_by_key .      x       .         .
 close_run       x      .       x         .
 request_cancel  x      x       x         .
 request_unwind  x      .       x         .
