@@ -13,6 +13,7 @@ from counterfoil.providers.http.config import HttpConfig
 from counterfoil.providers.http.tools import ADAPTER as HTTP_ADAPTER
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.messages import checked_address
+from counterfoil.providers.resend.config import API, ResendConfig
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.providers.stripe.config import StripeConfig
 from counterfoil.providers.zendesk.config import ZendeskConfig
@@ -82,13 +83,28 @@ def _zendesk(given: ProviderSettings) -> ZendeskConfig:
 def _email(given: ProviderSettings) -> EmailConfig:
     server = needed(given.server or given.base_url, "providers.email.server")
     host, port, tls = server_of(server, is_loopback=given.is_loopback)
-    sender = needed(given.email, "providers.email.email")
+    sender = _sender(given, "providers.email.email")
+    password = None if given.username is None else needed(given.secret("token"), "providers.email.token")
+    return EmailConfig(host=host, port=port, tls=tls, sender=sender, username=given.username, password=password)
+
+
+def _resend(given: ProviderSettings) -> ResendConfig:
+    return ResendConfig(
+        api_key=needed(given.secret("api_key"), "providers.resend.api_key"),
+        sender=_sender(given, "providers.resend.email"),
+        base_url=given.base_url or API,
+        retry_after_cap_s=given.retry_after_cap_s,
+    )
+
+
+def _sender(given: ProviderSettings, key: str) -> str:
+    """Who mail is from; `ConfigError` unless it is one plain address."""
+    sender = needed(given.email, key)
     try:
         checked_address(sender)
     except ValueError as error:
-        raise ConfigError(f"providers.email.email is {error}.", key="providers.email.email") from None
-    password = None if given.username is None else needed(given.secret("token"), "providers.email.token")
-    return EmailConfig(host=host, port=port, tls=tls, sender=sender, username=given.username, password=password)
+        raise ConfigError(f"{key} is {error}.", key=key) from None
+    return sender
 
 
 def needed(value: str | None, key: str) -> str:
@@ -103,5 +119,6 @@ BUILDERS: Mapping[str, Callable[[ProviderSettings], object]] = {
     "jira": _jira,
     "zendesk": _zendesk,
     "email": _email,
+    "resend": _resend,
 }
 """The shipped providers, by name."""

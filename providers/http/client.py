@@ -90,7 +90,7 @@ class HttpAdapter:
         path, body, headers = (
             path_of(tool.path, call, receipt=_receipt(call)),
             body_of(tool, call),
-            headers_of(tool, call),
+            headers_of(tool, call, self._config.secrets),
         )
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -104,7 +104,7 @@ class HttpAdapter:
             return Unknown("no_lookup")
         try:
             path = path_of(tool.lookup.path, call, receipt=_receipt(call))
-            reply = self._request("GET", path, headers_of(tool, None), None)
+            reply = self._request("GET", path, headers_of(tool, None, self._config.secrets), None)
             return found(tool, tool.lookup, call, reply.status_code, reply.content)
         except Unfillable as exc:
             return Unknown(exc.code)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from counterfoil.settings_http import HttpTool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
-    """`tools` by name. `retry_after_cap_s` bounds what a Retry-After header may ask for."""
+    """`tools` by name, `secrets` of the account by the name that headers have for them. `retry_after_cap_s` bounds what a
+    Retry-After header may ask for."""
 
     base_url: str
     tools: Mapping[str, HttpTool]
     timeout_s: float = 20.0
     retry_after_cap_s: float = 900.0
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)

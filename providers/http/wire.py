@@ -49,17 +49,21 @@ def body_of(tool: HttpTool, call: Call) -> bytes | None:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def headers_of(tool: HttpTool, call: Call | None) -> dict[str, str]:
-    """The headers of one request; with our key for a call, without for a look-up. Raises `ConfigError` (a secret)."""
-    headers = {"Accept": "application/json", **{name: _value(name, source) for name, source in tool.headers.items()}}
+def headers_of(tool: HttpTool, call: Call | None, secrets: Mapping[str, str]) -> dict[str, str]:
+    """The headers of one request; with our key for a call, without for a look-up. `secrets` are the account's. Raises
+    `ConfigError` (a secret)."""
+    own = {name: _value(name, source, secrets) for name, source in tool.headers.items()}
+    headers = {"Accept": "application/json", **own}
     if call is not None and tool.key_header:
         headers[tool.key_header] = f'"{call.key}"' if tool.key_format == "quoted" else call.key
     return headers
 
 
-def _value(name: str, source: HttpHeader) -> str:
+def _value(name: str, source: HttpHeader, secrets: Mapping[str, str]) -> str:
     if source.value is not None:
         text = source.value
+    elif source.secret is not None:
+        text = secrets.get(source.secret, "")
     elif source.secret_env is not None:
         text = os.environ.get(source.secret_env, "").strip()
     else:

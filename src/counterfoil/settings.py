@@ -18,6 +18,7 @@ from counterfoil.ledger.errors import ConfigError
 from counterfoil.settings_http import HttpTool
 from counterfoil.settings_notify import Notify
 from counterfoil.settings_providers import (
+    SECRETS,
     Count,
     EffectSettings,
     ProviderSettings,
@@ -257,10 +258,12 @@ class Settings(BaseSettings):
             self.key_secret()
         self.notify.webhook()
         for name, provider in self.providers.items():
-            for key in ("api_key_file", "token_file"):
-                path: Path | None = getattr(provider, key)
-                if path is not None:
-                    read_secret_file(path, f"providers.{name}.{key}")
+            accounts = {f"providers.{name}.accounts.{account}": given for account, given in provider.accounts.items()}
+            for place, reach in {f"providers.{name}": provider, **accounts}.items():
+                for secret in SECRETS:
+                    path: Path | None = getattr(reach, f"{secret}_file")
+                    if path is not None:
+                        read_secret_file(path, f"{place}.{secret}_file")
         for name, tool in self.http.items():
             for header, source in tool.headers.items():
                 if source.secret_file is not None:

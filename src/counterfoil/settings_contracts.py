@@ -92,10 +92,16 @@ def check_contract(tool: str, contract: Contract, provider: str, settings: Setti
 
 
 def check_http_addresses(settings: Settings) -> None:
-    """Raises `ConfigError` unless every account of a provider with HTTP tools has an address."""
+    """Raises `ConfigError` unless every account of a provider with HTTP tools has an address, and secrets of its own."""
     for provider in sorted({tool.provider for tool in settings.http.values()}):
         for account in (DEFAULT_ACCOUNT, *settings.provider(provider).accounts):
             http_address(provider, settings, account)
+    for name, tool in settings.http.items():
+        for header, source in tool.headers.items():
+            if (source.secret_env or source.secret_file) and settings.provider(tool.provider).accounts:
+                key = f"http.{name}.headers.{header}"
+                fix = f'Write secret = "token", and give each account of providers.{tool.provider} its own.'
+                raise ConfigError(f"{key} would send one secret for every account.", key=key, fix=fix)
 
 
 def http_address(provider: str, settings: Settings, account: str = DEFAULT_ACCOUNT) -> str:

@@ -90,14 +90,15 @@ class HttpHeader(Section):
     """`[http.NAME.headers.HEADER]`: one header; a secret is read by workers, at each call."""
 
     value: str | None = None
+    secret: Literal["api_key", "token"] | None = None  # [providers.NAME]'s own, or that of the tenant's account
     secret_env: Word | None = None  # the name of a variable of the worker
     secret_file: Path | None = None  # read anew at each call, so that a rotated one is in force at once
     prefix: str = ""  # goes before the secret, such as "Bearer "
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if sum(source is not None for source in (self.value, self.secret_env, self.secret_file)) != 1:
-            raise ValueError("give one of value, secret_env and secret_file")
+        if sum(source is not None for source in (self.value, self.secret, self.secret_env, self.secret_file)) != 1:
+            raise ValueError("give one of value, secret, secret_env and secret_file")
         return self
 
 

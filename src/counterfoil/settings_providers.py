@@ -32,7 +32,8 @@ Ratio = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1, allow_inf_
 Tokens = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 
 
-SECRETS = ("api_key", "token")
+SecretName = Literal["api_key", "token"]
+SECRETS: tuple[SecretName, ...] = ("api_key", "token")
 
 
 class Section(BaseModel):
@@ -62,6 +63,8 @@ class Reach(Section):
     api_key_file: Path | None = None  # read by workers only, at each call: a file that is replaced is the next call's
     token: SecretStr | None = None
     token_file: Path | None = None
+    webhook_secret_file: Path | None = None  # what its events are signed with; None = events are refused, look-ups go on
+    webhook_secret_files: tuple[Path, ...] | None = None  # the same while a secret is replaced: each of them is valid
     staging_transition: Word | None = None  # Jira: the id of the move into staging_status; None = nothing is staged
     staging_status: Word = "Staged"  # Jira: where a prepared ticket waits, on no team's board
     queue_status: Word = "To Do"  # Jira: where an opened one goes; what Jira itself calls a new workflow's first status
@@ -71,15 +74,23 @@ class Reach(Section):
         for name in SECRETS:
             if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
                 raise ValueError(f"give {name} or {name}_file, not both")
+        if self.webhook_secret_file is not None and self.webhook_secret_files is not None:
+            raise ValueError("give webhook_secret_file or webhook_secret_files, not both")
         return self
 
-    def secret(self, name: Literal["api_key", "token"]) -> str | None:
+    def secret(self, name: SecretName) -> str | None:
         """The secret's text, from the setting or its file, without surrounding white space; None = not configured."""
         value: SecretStr | None = getattr(self, name)
         if value is not None:
             return value.get_secret_value()
         path: Path | None = getattr(self, f"{name}_file")
         return None if path is None else read_secret_file(path, f"{name}_file").decode()
+
+    def webhook_secrets(self) -> tuple[bytes, ...]:
+        """What this account's events may be signed with, read now; none: it hears no events. Raises `ConfigError`."""
+        if self.webhook_secret_file is not None:
+            return (read_secret_file(self.webhook_secret_file, "webhook_secret_file"),)
+        return tuple(read_secret_file(path, "webhook_secret_files") for path in self.webhook_secret_files or ())
 
 
 class Account(Reach):
@@ -141,6 +152,8 @@ class ProviderSettings(Reach):
         for name in SECRETS:
             if own.get(name) is not None or own.get(f"{name}_file") is not None:
                 own = {name: None, f"{name}_file": None, **own}
+        if {"webhook_secret_file", "webhook_secret_files"} & set(own):
+            own = {"webhook_secret_file": None, "webhook_secret_files": None, **own}
         return self.model_copy(update=own)
 
 
