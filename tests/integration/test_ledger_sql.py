@@ -270,7 +270,9 @@ def test_no_function_reads_a_big_table_from_end_to_end(big: Rows) -> None:
     assert big.claim(worker, free) is not None
     assert not end_used_up(worker, ids[0], attempts_max=5, worker="w")
     for _ in range(8):
-        look_now_by_key(worker, provider="stripe", accounts=["default"], keys=["key-7", "key-8"], targets=["t7", "t50003"])
+        look_now_by_key(
+            worker, provider="stripe", accounts=["default"], keys=["key-7", "key-8"], targets=["t7", "t50003"]
+        )
     for number in range(8):  # enough for the plans of the functions' own statements to turn generic
         big.propose(agent, run="new", step=f"n{number}", once_key=f"once-{number + 7}", seq=number + 1)
         big.propose(agent, run="new", step=f"m{number}", once_key=f"new-{number}", ref=f"r{number}", seq=number + 101)
