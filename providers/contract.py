@@ -39,6 +39,9 @@ class Contract:
 
     native_key_ttl_s: float | None = None
     """The provider answers a repeat of our key from its store for this long; None = it has no such key."""
+    native_key_concurrent: bool = True
+    """A repeat of the key that arrives while its first request still runs does not run, too. False where the provider does
+    not say: then the key is repeated only when whatever was sent must have landed."""
     lookup: bool = False
     """The tool can ask the provider what happened under our key."""
     lookup_lag_s: float = 0.0

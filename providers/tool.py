@@ -55,6 +55,8 @@ class Keywords(TypedDict, total=False):
     """A finished effect is visible to the look-up at the latest after this; 0."""
     native_key_ttl_s: float | None
     """The provider deduplicates by our key for this long; None = it does not."""
+    native_key_concurrent: bool
+    """It does so while the first request still runs, too; True. False: not before `landing_max_s` has passed."""
     unique: bool
     """It does so for ever; False."""
     landing_max_s: float
@@ -262,6 +264,7 @@ class _Declaration:
             )
         return Contract(
             native_key_ttl_s=ttl_s,
+            native_key_concurrent=given.get("native_key_concurrent", True),
             lookup=bool(lookup),
             lookup_lag_s=lag_s,
             unique=given.get("unique", False),

@@ -121,7 +121,7 @@ def verdict(
         return Settle(row.late_receipt)
     match finding:
         case None:
-            return _without_lookup(row, contract, ttl_margin_s)
+            return _without_lookup(row, contract, ttl_margin_s, base_s)
         case Found():
             return _found(row, contract, finding, skew_s, base_s)
         case Many():
@@ -144,10 +144,13 @@ def ask_later_s(lookup_count: int, contract: Contract, base_s: float) -> float:
     return min(start_s * 2.0 ** min(max(lookup_count - 1, 0), 32), ASK_LATER_MAX_S)
 
 
-def _without_lookup(row: Claimed, contract: Contract, ttl_margin_s: float) -> Verdict:
+def _without_lookup(row: Claimed, contract: Contract, ttl_margin_s: float, base_s: float) -> Verdict:
     """The resend under a native key is the look-up: the provider answers it from its store."""
     if _may_repeat_key(row, contract, ttl_margin_s):
-        return Resend(ends_doubt=False)
+        lands_in_s = _lands_in_s(row, contract)
+        if lands_in_s is None:
+            return Resend(ends_doubt=False)
+        return AskLater("may_still_land", min(lands_in_s + base_s, ASK_LATER_MAX_S), row.absent_count, row.last_absent_at)
     return Person(IDEMPOTENCY_MISMATCH if row.last_error_code == IDEMPOTENCY_MISMATCH else "no_lookup")
 
 
@@ -192,7 +195,7 @@ def _absent(row: Claimed, contract: Contract, ttl_margin_s: float, base_s: float
             return _absence_earned(row, contract)
         code = "absent_once"
         wanted_s = max(base_s, _apart_s(contract) - (row.as_of - counted_at).total_seconds())
-    if _may_repeat_key(row, contract, ttl_margin_s):
+    if _may_repeat_key(row, contract, ttl_margin_s) and _lands_in_s(row, contract) is None:
         return Resend(ends_doubt=False)
     return AskLater(code, min(wanted_s, ASK_LATER_MAX_S), count, counted_at)
 
@@ -234,6 +237,16 @@ def _count_absence(row: Claimed, contract: Contract) -> tuple[int, datetime]:
 
 def _apart_s(contract: Contract) -> float:
     return max(contract.lookup_lag_s, ABSENCES_APART_MIN_S)
+
+
+def _lands_in_s(row: Claimed, contract: Contract) -> float | None:
+    """Seconds until a repeat of the key can meet no request under way; None = it may be sent now."""
+    if contract.native_key_concurrent:
+        return None
+    if row.quiet_from is None:
+        return ASK_LATER_MAX_S
+    left_s = (row.quiet_from + timedelta(seconds=contract.landing_max_s) - row.as_of).total_seconds()
+    return None if left_s < 0 else left_s
 
 
 def _may_repeat_key(row: Claimed, contract: Contract, ttl_margin_s: float) -> bool:

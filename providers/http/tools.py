@@ -50,6 +50,7 @@ def _keywords(name: str, tool: HttpTool) -> Keywords:
         "undo": tool.undo,
         "approval": tool.approval,
         "native_key_ttl_s": tool.key_ttl_s,
+        "native_key_concurrent": bool(tool.in_flight),
         "lookup": tool.lookup is not None,
         "lookup_lag_s": tool.lookup.lag_s if tool.lookup is not None else 0.0,
         "landing_max_s": tool.landing_max_s,

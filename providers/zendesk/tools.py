@@ -46,6 +46,7 @@ class CommentResult(TypedDict):
     audience=["support_team"],
     undo="zendesk_solve",
     native_key_ttl_s=KEY_TTL_S,
+    native_key_concurrent=False,
     lookup=True,
     lookup_lag_s=LIST_LAG_S,
     adapter=ADAPTER,

@@ -152,7 +152,7 @@ class HttpTool(Section):
 
     success: tuple[Status, ...] = (200, 201)  # not 202: what was taken in has not happened yet
     mismatch: tuple[Status, ...] = (422,)  # as in the RFC draft: this key came with another body
-    in_flight: tuple[Status, ...] = (409,)  # as in the RFC draft: this key's first request is under way
+    in_flight: tuple[Status, ...] = (409,)  # as in the RFC draft: this key's first request is under way; () = the API has no such answer
     refused: tuple[Status, ...] = (400, 401, 403, 404, 410, 413)  # nothing was done, for good
     retryable: tuple[Status, ...] = (429,)  # nothing was done, for now
     receipt: Pointer = "/id"  # text or an integer; an answer without one proves nothing

@@ -22,7 +22,7 @@ def zendesk(use_tools: Any) -> None:
 @pytest.mark.case("E6")
 def test_409_on_a_creation_after_a_timeout(world: World, enqueue: Any, configure: Any, passed: Any) -> None:
     """The creation outlasts the client, its repeat meets 409: uncertain both times, then found by the external id."""
-    configure("zendesk", timeout_s=1.0, landing_max_s=120)
+    configure("zendesk", timeout_s=1.0, landing_max_s=2)  # the request takes longer than the contract says
     world.sandbox.config(search_lag_s={"zendesk": 0})
     world.sandbox.zendesk.fault("slow", on=CREATE, delay_s=40)
     action_id = enqueue("zendesk_create", TICKET)
@@ -47,6 +47,35 @@ def test_409_on_a_creation_after_a_timeout(world: World, enqueue: Any, configure
     assert passed(action_id)[-2:] == ["reconciling", "succeeded"]
     [ticket] = world.sandbox.effects("ticket", provider="zendesk")
     assert f"external_id=cf-{ticket.key}" in lists[-1].query
+
+
+def test_a_creation_that_outlasts_the_client_is_one_ticket(world: World, enqueue: Any, configure: Any) -> None:
+    """Where Zendesk would run a twin of what is under way, none is sent: the key is repeated when the first must have landed."""
+    configure("zendesk", timeout_s=1.0, landing_max_s=120)
+    world.sandbox.config(search_lag_s={"zendesk": 0}, zendesk_in_flight="execute")
+    world.sandbox.zendesk.fault("slow", on=CREATE, delay_s=40)
+    enqueue("zendesk_create", TICKET)
+    world.work()
+    for _ in range(20):
+        world.reconcile()
+        world.work()
+        world.advance(1)
+    assert len(world.sandbox.requests("zendesk", CREATE)) == 1
+    world.settle()
+    assert world.states() == {STATE: "succeeded"}
+    assert (world.sandbox.count("zendesk_tickets"), len(world.sandbox.requests("zendesk", CREATE))) == (1, 1)
+
+
+def test_a_creation_that_never_ran_is_repeated_under_its_key(world: World, enqueue: Any, configure: Any) -> None:
+    """Not for ever: when nothing can be under way any more, the key is repeated, long before absence is earned."""
+    configure("zendesk", landing_max_s=120)
+    world.sandbox.zendesk.fault("504_before_commit", on=CREATE)
+    enqueue("zendesk_create", TICKET)
+    started = world.moved_s
+    world.settle()
+    assert world.states() == {STATE: "succeeded"}
+    assert (world.sandbox.count("zendesk_tickets"), len(world.sandbox.requests("zendesk", CREATE))) == (1, 2)
+    assert 120 < world.moved_s - started < 300
 
 
 @pytest.mark.case("E8")

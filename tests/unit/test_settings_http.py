@@ -171,6 +171,16 @@ def test_a_mistake_is_named(tmp_path: Path, before: str, after: str, key: str, s
     assert said in f"{refused.value} {refused.value.fix}"
 
 
+def test_an_api_that_does_not_say_what_a_twin_meets(tmp_path: Path) -> None:
+    """Without an answer for a key in flight the key is repeated only when whatever was sent must have landed."""
+    for text, concurrent in (
+        (NOTE, True),
+        (NOTE.replace("key_ttl_s = 86400", "key_ttl_s = 86400\nin_flight = []"), False),
+    ):
+        spec = Registry.load([], load(tmp_path, text).http).get("crm_note")
+        assert spec.contract.native_key_concurrent is concurrent
+
+
 def test_a_secret_goes_over_tls(tmp_path: Path) -> None:
     """Plain http is for tools without a secret, and for this machine; a secret's file is read by the check."""
     secret = "key_ttl_s = 86400\nheaders.X-Token = { secret_file = 'token' }"

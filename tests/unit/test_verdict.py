@@ -35,6 +35,8 @@ EXACT = Contract(lookup=True, landing_max_s=100, on_absent="not_executed")
 LAGGING = Contract(lookup=True, lookup_lag_s=50, landing_max_s=100, on_absent="not_executed")
 NATIVE = Contract(native_key_ttl_s=86_400, lookup=True, landing_max_s=100, on_absent="not_executed")
 NATIVE_BLIND = Contract(native_key_ttl_s=86_400, landing_max_s=100)
+ONE_AT_A_TIME = replace(NATIVE, native_key_concurrent=False)
+ONE_AT_A_TIME_BLIND = replace(NATIVE_BLIND, native_key_concurrent=False)
 BLIND = Contract(landing_max_s=100)
 SHY = Contract(lookup=True, landing_max_s=100)  # a person judges its absence
 
@@ -162,6 +164,18 @@ TABLE: dict[str, tuple[Claimed, Contract, Finding | None, Verdict]] = {
     "native key, no_resend": (row(1, no_resend=True), NATIVE, Absent(), AskLater("absent_too_early", 1, 0, None)),
     "native key, mismatched": (row(1, **MISMATCHED), NATIVE, Absent(), AskLater("absent_too_early", 1, 0, None)),
     "native key, never sent": (row(1, first_sent_at=None), NATIVE, Absent(), AskLater("absent_too_early", 1, 0, None)),
+    # a repeat that may meet the first request
+    "one at a time, may land": (row(50), ONE_AT_A_TIME, Absent(), AskLater("absent_too_early", 1, 0, None)),
+    "one at a time, last instant": (row(100), ONE_AT_A_TIME, Absent(), AskLater("absent_too_early", 1, 0, None)),
+    "one at a time, has landed": (row(100.001), ONE_AT_A_TIME, Absent(), Resend(ends_doubt=False)),
+    "one at a time, no known end": (
+        row(900, quiet_from=None),
+        ONE_AT_A_TIME,
+        Absent(),
+        AskLater("absent_too_early", 1, 0, None),
+    ),
+    "one at a time, no look-up": (row(40), ONE_AT_A_TIME_BLIND, None, AskLater("may_still_land", 61, 0, None)),
+    "one at a time, no look-up, landed": (row(101), ONE_AT_A_TIME_BLIND, None, Resend(ends_doubt=False)),
     # no look-up
     "the resend is the look-up": (row(1), NATIVE_BLIND, None, Resend(ends_doubt=False)),
     "no look-up, too old": (row(TTL_END), NATIVE_BLIND, None, Person("no_lookup")),
@@ -214,6 +228,7 @@ seconds = st.integers(0, 200_000)
 contracts = st.builds(
     Contract,
     native_key_ttl_s=st.none() | st.sampled_from([7_200.0, 86_400.0]),
+    native_key_concurrent=st.booleans(),
     lookup=st.just(True),
     lookup_lag_s=st.sampled_from([0.0, 0.5, 60.0, 3_600.0]),
     landing_max_s=st.sampled_from([2.0, 120.0]),
@@ -285,6 +300,9 @@ def test_promises(claimed: Claimed, contract: Contract, finding: Finding | None)
                 assert claimed.first_sent_at is not None
                 age_s = (claimed.as_of - claimed.first_sent_at).total_seconds()
                 assert age_s + MARGIN_S < contract.native_key_ttl_s
+                if not contract.native_key_concurrent:
+                    assert claimed.quiet_from is not None
+                    assert claimed.as_of > claimed.quiet_from + timedelta(seconds=contract.landing_max_s)
         case NotExecuted():
             assert sure
             assert contract.on_absent == "not_executed"
