@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 Span = tuple[float, float]
+TwilioStatus = Literal["queued", "sending", "sent", "delivered", "undelivered", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,13 @@ class Config:
     """Settings of the world; `POST /_sandbox/config` changes some, a reset brings these defaults back."""
 
     search_lag_s: Mapping[str, Span] = field(
-        default_factory=lambda: {"stripe": (1.0, 3.0), "jira": (1.0, 3.0), "zendesk": (1.0, 3.0)}
+        default_factory=lambda: {
+            "stripe": (1.0, 3.0),
+            "jira": (1.0, 3.0),
+            "zendesk": (1.0, 3.0),
+            "twilio": (1.0, 3.0),
+            "stripe_events": (1.0, 1.0),
+        }
     )
     """Per provider: how much later a search sees a write; a number or [least, most], drawn anew for each write."""
     latency_s: Mapping[str, float] = field(default_factory=dict)
@@ -26,6 +33,16 @@ class Config:
     """The same of Zendesk, whose keys are for creating tickets only."""
     zendesk_in_flight: Literal["conflict", "execute"] = "conflict"
     """What a twin of a creation that is under way meets; Zendesk does not say."""
+    resend_idem_ttl_s: float = 24 * 3600.0
+    """The same of Resend."""
+    resend_tags: Literal["shown", "hidden"] = "shown"
+    """Whether a mail that is read shows its tags; Resend's own clients call them optional."""
+    refund_pending_s: float = 0.0
+    """How long a refund at Stripe is pending before it has succeeded."""
+    jira_deployment: Literal["cloud", "data_center"] = "cloud"
+    """Data Center has the older search, with an index of its own on each of two nodes, and other logins."""
+    twilio_status: TwilioStatus = "delivered"
+    """What has become of a text when somebody asks; an answer to its creation is always earlier than that."""
     hold_s: float = 7 * 24 * 3600.0
     """An authorisation that was not captured lapses after this long."""
     customers: Literal["auto", "strict"] = "auto"
@@ -62,13 +79,17 @@ class Config:
                 return {**self.search_lag_s, **{provider: _span(name, lag) for provider, lag in value.items()}}
             case "latency_s", dict():
                 return {**self.latency_s, **{provider: _span(name, wait)[0] for provider, wait in value.items()}}
-            case (("idem_ttl_s" | "zendesk_idem_ttl_s" | "hold_s"), _):
+            case (("idem_ttl_s" | "refund_pending_s" | "zendesk_idem_ttl_s" | "resend_idem_ttl_s" | "hold_s"), _):
                 return _span(name, value)[0]
             case (
                 ("customers", "auto" | "strict")
+                | ("jira_deployment", "cloud" | "data_center")
                 | ("reship", "reject" | "accept")
                 | ("zendesk_in_flight", "conflict" | "execute")
+                | ("resend_tags", "shown" | "hidden")
             ):
+                return value
+            case "twilio_status", str() if value in get_args(TwilioStatus):
                 return value
             case "projects", [*keys] if keys and all(isinstance(key, str) for key in keys):
                 return tuple(keys)

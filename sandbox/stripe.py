@@ -8,6 +8,7 @@ from counterfoil.sandbox import stripe_payments as payments
 from counterfoil.sandbox import stripe_refunds as refunds
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.stripe_errors import error_body, metadata, missing, only
+from counterfoil.sandbox.stripe_events import list_events
 from counterfoil.sandbox.stripe_idempotency import StripeIdempotency
 from counterfoil.sandbox.stripe_search import search
 from counterfoil.sandbox.wire import Json, Provider, Reply, Request, Route
@@ -85,6 +86,7 @@ STRIPE = Provider(
         Route("POST", "/v1/refunds", "refunds.create", refunds.create),
         Route("GET", "/v1/refunds", "refunds.list", refunds.list_all),
         Route("GET", "/v1/refunds/{id}", "refunds.retrieve", refunds.retrieve),
+        Route("GET", "/v1/events", "events.list", list_events),
         Route("GET", "/v1/charges/{id}", "charges.retrieve", _retrieve_charge),
         Route("*", "/{tail:.*}", "unknown", _not_found),
     ),

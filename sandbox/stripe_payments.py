@@ -20,6 +20,7 @@ from counterfoil.sandbox.stripe_errors import (
     refuse,
     text,
 )
+from counterfoil.sandbox.stripe_events import record_event
 from counterfoil.sandbox.wire import Json, Reply, Request
 
 PI, CHARGE, CUSTOMER = "payment_intent", "charge", "customer"
@@ -77,7 +78,8 @@ _DECLINES = {
     ),
 }
 _NEEDS_CUSTOMER = "pm_card_authenticationRequired"
-_CARDS = frozenset({"pm_card_visa", "pm_card_visa_debit", "pm_card_mastercard", "pm_card_amex"})
+_DISPUTED = "pm_card_createDispute"
+_CARDS = frozenset({"pm_card_visa", "pm_card_visa_debit", "pm_card_mastercard", "pm_card_amex", _DISPUTED})
 
 
 def create(store: Store, request: Request) -> Reply:
@@ -119,6 +121,7 @@ def create(store: Store, request: Request) -> Reply:
         "receipt_email": body.get("receipt_email"),
         "status": "requires_confirmation" if method else "requires_payment_method",
     }
+    record_event(store, request, "payment_intent.created", intent)
     if confirm:
         return _confirm(store, request, intent)
     return _saved(store, request, intent)
@@ -249,6 +252,7 @@ def _money_moved(store: Store, request: Request, intent: Json, amount: int) -> N
     charge |= {"captured": True, "amount_captured": amount, "metadata": intent["metadata"]}
     _put_charge(store, request, charge)
     key, currency = effect_key(request), intent["currency"]
+    record_event(store, request, "payment_intent.succeeded", intent)
     data = {"charge": charge["id"], "customer": intent["customer"]}
     store.record_effect("stripe", "charge", intent["id"], key=key, amount=amount, currency=currency, data=data)
 
@@ -259,6 +263,7 @@ def _declined(store: Store, request: Request, intent: Json, code: str, decline_c
     _put_charge(store, request, charge)
     problem = {"type": "card_error", "code": code, "decline_code": decline_code, "message": message}
     intent |= {"status": "requires_payment_method", "last_payment_error": problem, "payment_method": None}
+    record_event(store, request, "payment_intent.payment_failed", intent)
     _saved(store, request, intent)
     more = {"decline_code": decline_code, "charge": charge["id"], "payment_intent": intent}
     return Reply(402, error_body(402, code, message, **more))
@@ -275,6 +280,7 @@ def _new_charge(store: Store, intent: Json, *, status: str) -> Json:
         "created": int(store.now()),
         "currency": intent["currency"],
         "customer": intent["customer"],
+        "disputed": intent["payment_method"] == _DISPUTED and status == "succeeded",
         "metadata": intent["metadata"],
         "paid": status == "succeeded",
         "payment_intent": intent["id"],
@@ -311,6 +317,7 @@ def _lapsed(store: Store, request: Request, intent: Json) -> Json:
 def _cancel(store: Store, request: Request, intent: Json, reason: str | None) -> None:
     intent |= {"status": "canceled", "amount_capturable": 0, "canceled_at": int(store.now())}
     intent["cancellation_reason"] = reason
+    record_event(store, request, "payment_intent.canceled", intent)
     charge = intent["latest_charge"] and store.get(CHARGE, intent["latest_charge"], account=request.account)
     if charge and not charge["captured"] and charge["paid"]:
         _put_charge(store, request, charge | {"amount_refunded": charge["amount"], "refunded": True})

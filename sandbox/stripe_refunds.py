@@ -13,6 +13,7 @@ from counterfoil.sandbox.stripe_errors import (
     page_bounds,
     refuse,
 )
+from counterfoil.sandbox.stripe_events import record_event
 from counterfoil.sandbox.stripe_payments import CHARGE, effect_key, load
 from counterfoil.sandbox.wire import Json, Reply, Request
 
@@ -28,6 +29,9 @@ def create(store: Store, request: Request) -> Reply:
     body = request.body
     only(body, _CREATE)
     charge = _charge_of(store, request)
+    if charge["disputed"]:
+        message = f"Charge {charge['id']} has been charged back; cannot issue a refund."
+        raise refuse(400, "charge_disputed", message, executed=True)
     left = charge["amount_captured"] - charge["amount_refunded"]
     if left <= 0:
         message = f"Charge {charge['id']} has already been refunded."
@@ -48,12 +52,13 @@ def create(store: Store, request: Request) -> Reply:
         "metadata": metadata(body),
         "payment_intent": charge["payment_intent"],
         "reason": choice(body, "reason", _REASONS) or None,
-        "status": "succeeded",
+        "status": "succeeded" if store.config.refund_pending_s == 0 else "pending",
     }
     charge["amount_refunded"] += amount
     charge["refunded"] = charge["amount_refunded"] == charge["amount_captured"]
     store.put(CHARGE, charge["id"], charge, account=request.account)
     store.put(REFUND, refund["id"], refund, account=request.account, parent=refund["payment_intent"])
+    record_event(store, request, "refund.created", refund)
     data = {"payment_intent": refund["payment_intent"], "charge": charge["id"]}
     key, currency = effect_key(request), refund["currency"]
     store.record_effect("stripe", "refund", refund["id"], key=key, amount=amount, currency=currency, data=data)
@@ -64,7 +69,7 @@ def retrieve(store: Store, request: Request) -> Reply:
     refund = store.get(REFUND, request.match["id"], account=request.account)
     if refund is None:
         raise missing("refund", request.match["id"])
-    return Reply(200, refund)
+    return Reply(200, _settled(store, refund))
 
 
 def list_all(store: Store, request: Request) -> Reply:
@@ -78,7 +83,14 @@ def list_all(store: Store, request: Request) -> Reply:
         parent = charge["payment_intent"]
     bounds = page_bounds(query)
     rows = store.page(REFUND, account=request.account, parent=parent, **bounds)
+    rows = [_settled(store, refund) for refund in rows]
     return Reply(200, listing("/v1/refunds", rows, bounds["limit"] - 1))
+
+
+def _settled(store: Store, refund: Json) -> Json:
+    """The refund as it is now: one that was pending has succeeded once its time has passed."""
+    due = refund["status"] == "pending" and store.now() >= refund["created"] + store.config.refund_pending_s
+    return {**refund, "status": "succeeded"} if due else refund
 
 
 def _charge_of(store: Store, request: Request) -> Json:

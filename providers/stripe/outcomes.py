@@ -166,10 +166,22 @@ def error_outcome(exc: Exception, call: Call, *, retry_after_cap_s: float) -> No
         return Uncertain("idempotency_mismatch", evidence=unsure.evidence)
     if call.of is not None and code in _ALREADY_DONE:
         return Uncertain(_ALREADY_DONE[code], evidence=unsure.evidence)
+    if status == 402 and not _shows_a_decline(error, call):
+        return Uncertain("other_payment", evidence=unsure.evidence)
     if status == 402 or status in REFUSALS:
         param = error.get("param")
         return Rejected(code or REFUSALS.get(status, "declined"), field=_argument(param, call))
     return unsure
+
+
+def _shows_a_decline(error: Mapping[str, object], call: Call) -> bool:
+    """The PaymentIntent inside a decline, where there is one, is the one that this call has made, and it has failed."""
+    intent = error.get("payment_intent")
+    if call.of is not None or intent is None:
+        return True
+    if not isinstance(intent, Mapping) or not is_ours(intent, kind="payment_intent", key=call.key):
+        return False
+    return isinstance(charge_outcome(intent), Rejected)
 
 
 def error_code(exc: Exception) -> str:
