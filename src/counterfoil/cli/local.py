@@ -1,4 +1,4 @@
-"""`counterfoil up|down|demo|relay|sandbox`: what runs on this machine."""
+"""`counterfoil up|down|demo|relay|webhooks|sandbox`: what runs on this machine."""
 
 from __future__ import annotations
 
@@ -131,6 +131,28 @@ def relay(config: ConfigPath = None) -> None:
     run_relay(place.load_settings(config))
 
 
+def webhooks(
+    host: Annotated[str, typer.Option("--host", help="The address to listen on; put a proxy with TLS before it.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8730,
+    config: ConfigPath = None,
+) -> None:
+    """Hear Stripe's, Jira's and Zendesk's events, so that what they are about is looked up now. Until SIGTERM.
+
+    POST /stripe, /jira, /zendesk: those that have a webhook_secret_file. GET /healthz answers while it runs. Logs in as
+    the workers do. Any number may run, and none has to: an event only makes the reconciler look sooner.
+
+    \b
+    counterfoil webhooks
+    counterfoil webhooks --host 0.0.0.0 --port 8730 --config /etc/counterfoil.toml
+    """
+    from counterfoil.webhooks.server import serve
+
+    settings = place.load_settings(config)
+    serve(settings, database=place.database_url(config, "worker"), host=host, port=port, ready=_say_webhooks)
+
+
 def sandbox(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="On 127.0.0.1; 0 takes a free one.")] = 8700,
     data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="Its own database is there.")] = Path(
@@ -152,6 +174,10 @@ def sandbox(
     data.mkdir(parents=True, exist_ok=True)
     database = data / "sandbox.db"
     asyncio.run(serve("127.0.0.1", port, database, ready=_say_sandbox, parent_fd=None, smtp_port=smtp_port))
+
+
+def _say_webhooks(host: str, port: int) -> None:
+    print(f"webhooks ready on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
 
 
 def _say_sandbox(port: int) -> None:

