@@ -62,6 +62,7 @@ class Sandbox:
         self.zendesk = ProviderView(self, "zendesk")
         self.warehouse = ProviderView(self, "warehouse")
         self.mail = ProviderView(self, "mail")
+        self.resend = ProviderView(self, "resend")
         self.smtp = SmtpView(self, "smtp")
 
     def fault(

@@ -41,6 +41,7 @@ _COUNTED = {
     "drafts_deleted": ("mail", "draft_deletion"),
     "customer_messages": ("mail", "customer_message"),
     "emails": (SMTP, SMTP_EFFECT),
+    "resend_emails": ("resend", "email"),
     "shipments": ("warehouse", "shipment"),
     "shipments_cancelled": ("warehouse", "shipment_cancellation"),
 }

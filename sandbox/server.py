@@ -15,13 +15,14 @@ from counterfoil.sandbox.control import Control
 from counterfoil.sandbox.gateway import Gateway
 from counterfoil.sandbox.jira import JIRA
 from counterfoil.sandbox.mail import MAIL
+from counterfoil.sandbox.resend import RESEND
 from counterfoil.sandbox.smtp import SmtpServer
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.stripe import STRIPE
 from counterfoil.sandbox.warehouse import WAREHOUSE
 from counterfoil.sandbox.zendesk import ZENDESK
 
-PROVIDERS = (STRIPE, JIRA, ZENDESK, WAREHOUSE, MAIL)
+PROVIDERS = (STRIPE, JIRA, ZENDESK, WAREHOUSE, MAIL, RESEND)
 _BODY_BYTES_MAX = 1 << 20
 _BACKLOG = 1024
 

@@ -65,6 +65,9 @@ def subjects() -> dict[str, Subject]:
 
 
 SUBJECTS = subjects()
+LOOKED_UP = [subject for subject in SUBJECTS.values() if subject.lookup_operation]
+REPEATED = [subject for subject in SUBJECTS.values() if not subject.lookup_operation]
+"""Tools without a look-up: a repeat of the key is what tells."""
 
 
 @dataclass
@@ -133,6 +136,7 @@ def stage(request: pytest.FixtureRequest, sandbox: Sandbox) -> Stage:
     return Stage(sandbox, subject, adapter, call_of(subject, arguments, of=of))
 
 
+@pytest.mark.parametrize("stage", LOOKED_UP, ids=str, indirect=True)
 def test_a_plain_call_succeeds_once_and_is_found(stage: Stage) -> None:
     """No fault: one request, one effect under our key, and the look-up finds the same receipt."""
     outcome = stage.send()
@@ -144,6 +148,7 @@ def test_a_plain_call_succeeds_once_and_is_found(stage: Stage) -> None:
     assert finding.outcome.id == outcome.id
 
 
+@pytest.mark.parametrize("stage", LOOKED_UP, ids=str, indirect=True)
 def test_nothing_sent_is_absent(stage: Stage) -> None:
     """A complete look-up before any send shows nothing, and writes nothing."""
     assert stage.lookup() == Absent()
@@ -168,9 +173,12 @@ def test_a_fault_is_one_request_and_is_judged_by_the_table(stage: Stage, fault: 
         assert isinstance(outcome, Uncertain), outcome
     committed = FAULTS[fault].commit
     if committed is Commit.LATER:
-        assert stage.settled_lookup() == Absent()
+        assert stage.effects() == 0
+        assert not stage.subject.lookup_operation or stage.settled_lookup() == Absent()
         stage.sandbox.advance(SLOW_S)
     stage.wait_for_effects(1 if committed in (Commit.YES, Commit.LATER) else 0)
+    if not stage.subject.lookup_operation:
+        return
     finding = stage.settled_lookup()
     if committed in (Commit.YES, Commit.LATER):
         assert isinstance(finding, Found)
@@ -180,11 +188,36 @@ def test_a_fault_is_one_request_and_is_judged_by_the_table(stage: Stage, fault: 
     assert stage.attempts() == 1
 
 
+@pytest.mark.parametrize("fault", WRITE_FAULTS)
+@pytest.mark.parametrize("stage", REPEATED, ids=str, indirect=True)
+def test_without_a_lookup_a_repeat_of_the_key_tells(stage: Stage, fault: str) -> None:
+    """Nobody can be asked; but whatever became of the first request, the same one again ends in one effect and its receipt.
+
+    Where the provider keeps its own failure as the key's answer, it stays uncertain: nothing is there, and nothing comes.
+    """
+    assert stage.lookup() == Unknown("no_lookup")
+    more = {"delay_s": SLOW_S} if fault in SLOW or FAULTS[fault].commit is Commit.LATER else {}
+    stage.sandbox.fault(fault, provider=stage.subject.provider, operation=stage.subject.operation, **more)
+    stage.send(SLOW_TIMEOUT_S if fault in SLOW else TIMEOUT_S)
+    stage.sandbox.advance(SLOW_S)
+    stage.wait_for_effects(1 if FAULTS[fault].commit in (Commit.YES, Commit.LATER) else 0)
+    told = [stage.send(), stage.send()]
+    if FAULTS[fault].commit is Commit.STORED_ANSWER:
+        assert [type(outcome) for outcome in told] == [Uncertain, Uncertain]
+        assert stage.effects() == 0
+        return
+    [effect] = stage.sandbox.effects(stage.subject.effect, provider=stage.subject.provider)
+    assert [outcome.id for outcome in told if isinstance(outcome, Succeeded)] == [effect.object_id] * 2
+
+
 def test_a_request_delivered_twice_is_one_effect_or_seen_as_two(stage: Stage) -> None:
     """A provider with our key does it once; one without shows both, and that is nobody's to decide but a person's."""
     stage.sandbox.fault("duplicate_delivery", provider=stage.subject.provider, operation=stage.subject.operation)
     stage.send()
     assert stage.attempts() == 1
+    if not stage.subject.lookup_operation:
+        assert stage.effects() == 1
+        return
     finding = stage.lookup()
     if stage.subject.deduplicates:
         assert stage.effects() == 1
@@ -198,6 +231,7 @@ def test_a_request_delivered_twice_is_one_effect_or_seen_as_two(stage: Stage) ->
 @pytest.mark.parametrize(
     "fault", ["500_unstored", "html_502", "429_bare", "302_login", "rst_after_commit", "object_2xx"]
 )
+@pytest.mark.parametrize("stage", LOOKED_UP, ids=str, indirect=True)
 def test_a_failed_lookup_is_never_absence(stage: Stage, fault: str) -> None:
     """Whatever goes wrong with the look-up, it does not say that nothing is there."""
     stage.sandbox.fault(fault, provider=stage.subject.provider, operation=stage.subject.lookup_operation)

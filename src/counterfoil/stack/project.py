@@ -86,6 +86,7 @@ def _sandbox_providers(sandbox_url: str, smtp_url: str) -> dict[str, dict[str, s
         "mail": {"base_url": f"{sandbox_url}/mail"},
         "zendesk": {"server": f"{sandbox_url}/zendesk", "email": "bot@sandbox.example", "token": "sandbox"},
         "email": {"server": smtp_url, "email": "shop@sandbox.example", "username": "shop", "token": "sandbox"},
+        "resend": {"base_url": f"{sandbox_url}/resend", "email": "shop@sandbox.example", "api_key": "re_sandbox"},
         "jira": {
             "server": f"{sandbox_url}/jira",
             "email": "bot@sandbox.example",

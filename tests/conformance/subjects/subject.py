@@ -32,6 +32,7 @@ class Subject:
     unread_success: frozenset[str] = field(default_factory=frozenset)
     """Faults that do not hurt, because the success has no body."""
     lookup_operation: str = ""
+    """What the look-up asks; "" = there is none, and only a repeat of the key tells."""
 
     def __str__(self) -> str:
         return self.name
