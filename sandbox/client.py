@@ -63,6 +63,7 @@ class Sandbox:
         self.warehouse = ProviderView(self, "warehouse")
         self.mail = ProviderView(self, "mail")
         self.resend = ProviderView(self, "resend")
+        self.twilio = ProviderView(self, "twilio")
         self.smtp = SmtpView(self, "smtp")
 
     def fault(

@@ -42,6 +42,9 @@ _COUNTED = {
     "customer_messages": ("mail", "customer_message"),
     "emails": (SMTP, SMTP_EFFECT),
     "resend_emails": ("resend", "email"),
+    "sms": ("twilio", "sms"),
+    "sms_scheduled": ("twilio", "sms_scheduled"),
+    "sms_cancelled": ("twilio", "sms_cancellation"),
     "shipments": ("warehouse", "shipment"),
     "shipments_cancelled": ("warehouse", "shipment_cancellation"),
 }

@@ -19,10 +19,11 @@ from counterfoil.sandbox.resend import RESEND
 from counterfoil.sandbox.smtp import SmtpServer
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.stripe import STRIPE
+from counterfoil.sandbox.twilio import TWILIO
 from counterfoil.sandbox.warehouse import WAREHOUSE
 from counterfoil.sandbox.zendesk import ZENDESK
 
-PROVIDERS = (STRIPE, JIRA, ZENDESK, WAREHOUSE, MAIL, RESEND)
+PROVIDERS = (STRIPE, JIRA, ZENDESK, WAREHOUSE, MAIL, RESEND, TWILIO)
 _BODY_BYTES_MAX = 1 << 20
 _BACKLOG = 1024
 

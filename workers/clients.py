@@ -16,6 +16,7 @@ from counterfoil.providers.messages import checked_address
 from counterfoil.providers.resend.config import API, ResendConfig
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.providers.stripe.config import StripeConfig
+from counterfoil.providers.twilio.config import TwilioConfig
 from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.settings import Settings
 from counterfoil.settings_contracts import http_address
@@ -107,6 +108,20 @@ def _sender(given: ProviderSettings, key: str) -> str:
     return sender
 
 
+def _twilio(given: ProviderSettings) -> TwilioConfig:
+    return TwilioConfig(
+        account_sid=needed(given.account_sid, "providers.twilio.account_sid"),
+        token=needed(given.secret("token"), "providers.twilio.token"),
+        username=given.username,
+        sender=given.sender,
+        messaging_service=given.messaging_service,
+        reference=given.reference,
+        base_url=given.base_url,
+        timeout_s=given.timeout_s,
+        retry_after_cap_s=given.retry_after_cap_s,
+    )
+
+
 def needed(value: str | None, key: str) -> str:
     """The value; `ConfigError` naming the key where there is none."""
     if not value:
@@ -120,5 +135,6 @@ BUILDERS: Mapping[str, Callable[[ProviderSettings], object]] = {
     "zendesk": _zendesk,
     "email": _email,
     "resend": _resend,
+    "twilio": _twilio,
 }
 """The shipped providers, by name."""

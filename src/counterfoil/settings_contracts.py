@@ -45,7 +45,9 @@ def contract_in_force(contract: Contract, provider: str, settings: Settings) -> 
                 key=key,
                 fix="Only a provider on this machine may be given less.",
             )
-    return replace(contract, landing_max_s=landing_max_s, lookup_lag_s=lookup_lag_s)
+    # What is read by its id needs no reference; what a list of texts has to be searched for does.
+    lookup = contract.lookup and (configured.reference or contract.lookup_lag_s == 0)
+    return replace(contract, landing_max_s=landing_max_s, lookup_lag_s=lookup_lag_s, lookup=lookup)
 
 
 def ttl_margin_s(contract: Contract, provider: str, settings: Settings) -> float:

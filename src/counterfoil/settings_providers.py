@@ -58,13 +58,16 @@ class Reach(Section):
     base_url: str | None = None  # None = the client library's own address: the real service
     server: str | None = None  # the same for Jira and Zendesk, under the name that their users know
     email: str | None = None  # the login that a token belongs to, where the provider wants both; SMTP: who mail is from
-    username: Word | None = None  # SMTP: the login that the token is the password of; None = no login
+    username: Word | None = None  # SMTP: the login that the token is the password of; None = no login. Twilio: an API key
     api_key: SecretStr | None = None
     api_key_file: Path | None = None  # read by workers only, at each call: a file that is replaced is the next call's
     token: SecretStr | None = None
     token_file: Path | None = None
     webhook_secret_file: Path | None = None  # what its events are signed with; None = events are refused, look-ups go on
     webhook_secret_files: tuple[Path, ...] | None = None  # the same while a secret is replaced: each of them is valid
+    account_sid: Word | None = None  # Twilio: the account; the token is its own, or the secret of the API key in username
+    sender: Word | None = None  # Twilio: the number or name that texts come from
+    messaging_service: Word | None = None  # Twilio: what picks the sender instead; without it nothing is scheduled
     staging_transition: Word | None = None  # Jira: the id of the move into staging_status; None = nothing is staged
     staging_status: Word = "Staged"  # Jira: where a prepared ticket waits, on no team's board
     queue_status: Word = "To Do"  # Jira: where an opened one goes; what Jira itself calls a new workflow's first status
@@ -119,6 +122,7 @@ class ProviderSettings(Reach):
     concurrency_max: Count = 16  # calls in flight over the whole fleet; below the usual limits of payment APIs
     uncertain_max_s: Seconds = 3600  # after an hour of answered look-ups a person knows more than the index will
     ttl_margin_s: Seconds | None = None  # None = a quarter of the native key's ttl (18 of Stripe's 24 hours are used)
+    reference: bool = True  # Twilio: ends each text with ` (ref …)`, by which it is found again; false = a person looks
     landing_max_s: Seconds | None = None  # None = as the tool's code declares; shorter only on loopback
     lookup_lag_s: SecondsOrZero | None = None  # None = as the tool's code declares; shorter only on loopback
     retry_budget: RetryBudget = RetryBudget()

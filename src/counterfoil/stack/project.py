@@ -87,6 +87,12 @@ def _sandbox_providers(sandbox_url: str, smtp_url: str) -> dict[str, dict[str, s
         "zendesk": {"server": f"{sandbox_url}/zendesk", "email": "bot@sandbox.example", "token": "sandbox"},
         "email": {"server": smtp_url, "email": "shop@sandbox.example", "username": "shop", "token": "sandbox"},
         "resend": {"base_url": f"{sandbox_url}/resend", "email": "shop@sandbox.example", "api_key": "re_sandbox"},
+        "twilio": {
+            "base_url": f"{sandbox_url}/twilio",
+            "account_sid": "AC_sandbox",
+            "token": "sandbox",
+            "messaging_service": "MG_sandbox",
+        },
         "jira": {
             "server": f"{sandbox_url}/jira",
             "email": "bot@sandbox.example",
