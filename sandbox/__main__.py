@@ -7,7 +7,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from counterfoil.sandbox.server import PROVIDERS, serve
+from counterfoil.sandbox.server import PROVIDERS, double_of, serve
+from counterfoil.sandbox.wire import ProviderRefused
 
 
 def main() -> None:
@@ -22,12 +23,31 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True, help="folder for its own database; made if it is missing")
     parser.add_argument("--with-stdin", action="store_true", help="stop when standard input ends: die with the parent")
+    parser.add_argument(
+        "--provider",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="one more, a counterfoil.sandbox.wire.Provider of your own; may be repeated",
+    )
     options = parser.parse_args()
+    try:
+        doubles = [double_of(place) for place in options.provider]
+    except ProviderRefused as refused:
+        parser.error(str(refused))
     options.data.mkdir(parents=True, exist_ok=True)
     parent_fd = sys.stdin.fileno() if options.with_stdin else None
     database = options.data / "sandbox.db"
     asyncio.run(
-        serve("127.0.0.1", options.port, database, ready=_say, parent_fd=parent_fd, smtp_port=options.smtp_port)
+        serve(
+            "127.0.0.1",
+            options.port,
+            database,
+            ready=_say,
+            parent_fd=parent_fd,
+            smtp_port=options.smtp_port,
+            doubles=doubles,
+        )
     )
 
 

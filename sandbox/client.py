@@ -66,6 +66,11 @@ class Sandbox:
         self.twilio = ProviderView(self, "twilio")
         self.smtp = SmtpView(self, "smtp")
 
+    def provider(self, name: str) -> ProviderView:
+        """Any provider that is mounted: one of the attributes, or a double of your own."""
+        known = vars(self).get(name)
+        return known if isinstance(known, ProviderView) else ProviderView(self, name)
+
     def fault(
         self,
         name: str,

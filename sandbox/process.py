@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +47,17 @@ class SandboxProcess:
                 pipe.close()
 
 
-def start(data: Path, *, port: int = 0) -> SandboxProcess:
-    """Starts a sandbox on a free port (or `port`) over the database in `data`; it answers when this returns."""
+def start(data: Path, *, port: int = 0, providers: Sequence[str] = ()) -> SandboxProcess:
+    """Starts a sandbox on a free port (or `port`) over the database in `data`; it answers when this returns.
+
+    `providers` are doubles of your own, each `module:NAME`, which is imported where this process would import it.
+    """
     command = [sys.executable, "-m", "counterfoil.sandbox", "--port", str(port), "--data", str(data), "--with-stdin"]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command += [word for place in providers for word in ("--provider", place)]
+    # An empty entry is the working directory, which the child shares.
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    environment = {**os.environ, "PYTHONPATH": paths} if providers else None
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     assert child.stdout is not None
     words = child.stdout.readline().decode().split()
     if not words:
@@ -59,9 +67,9 @@ def start(data: Path, *, port: int = 0) -> SandboxProcess:
 
 
 @contextmanager
-def running(data: Path) -> Iterator[Sandbox]:
-    """A sandbox for the length of a block."""
-    process = start(data)
+def running(data: Path, *, providers: Sequence[str] = ()) -> Iterator[Sandbox]:
+    """A sandbox for the length of a block, with doubles of your own: `providers=["mypackage.doubles:PARCELS"]`."""
+    process = start(data, providers=providers)
     try:
         yield process.control
     finally:

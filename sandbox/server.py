@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
+import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -21,23 +23,31 @@ from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.stripe import STRIPE
 from counterfoil.sandbox.twilio import TWILIO
 from counterfoil.sandbox.warehouse import WAREHOUSE
+from counterfoil.sandbox.wire import Provider, ProviderRefused
 from counterfoil.sandbox.zendesk import ZENDESK
 
 PROVIDERS = (STRIPE, JIRA, ZENDESK, WAREHOUSE, MAIL, RESEND, TWILIO)
 _BODY_BYTES_MAX = 1 << 20
 _BACKLOG = 1024
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")  # it is a path's first part, and `_sandbox` is the control API's
 
 
-def create_app(path: Path, *, host: str = "127.0.0.1", smtp_port: int = 0) -> web.Application:
-    """The whole world over one SQLite file; every provider is mounted under `/<its name>`, mail has a port of its own."""
+def create_app(
+    path: Path, *, host: str = "127.0.0.1", smtp_port: int = 0, doubles: Sequence[Provider] = ()
+) -> web.Application:
+    """The whole world over one SQLite file; every provider is mounted under `/<its name>`, mail has a port of its own.
+
+    `doubles` are somebody's own, beside ours; one of the same name stands in the place of ours.
+    """
     gateway = Gateway(Store(path))
     app = web.Application(client_max_size=_BODY_BYTES_MAX)
-    for provider in PROVIDERS:
+    providers = tuple({provider.name: provider for provider in (*PROVIDERS, *doubles)}.values())
+    for provider in providers:
         for route in provider.routes:
             handler = gateway.handler(provider, route)
             app.router.add_route(route.method, f"/{provider.name}{route.path}", handler)
     smtp = SmtpServer(gateway)
-    Control(gateway, PROVIDERS, smtp).add_to(app)
+    Control(gateway, providers, smtp).add_to(app)
 
     async def listen(_app: web.Application) -> None:
         await smtp.start(host, smtp_port)
@@ -59,6 +69,7 @@ async def serve(
     ready: Callable[[int], None],
     parent_fd: int | None,
     smtp_port: int = 0,
+    doubles: Sequence[Provider] = (),
 ) -> None:
     """Serves until SIGTERM or SIGINT; `ready` gets the port (0 = any free one, of SMTP as well). With `parent_fd`, also
     until that pipe ends.
@@ -72,7 +83,7 @@ async def serve(
     if parent_fd is not None:
         threading.Thread(target=_wait_for_end, args=(parent_fd, loop, stop), daemon=True).start()
     # A client that gives up does not cancel its request's handler: what was sent may still take effect.
-    app = create_app(path, host=host, smtp_port=smtp_port)
+    app = create_app(path, host=host, smtp_port=smtp_port, doubles=doubles)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=False, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -82,6 +93,22 @@ async def serve(
         await stop.wait()
     finally:
         await runner.cleanup()
+
+
+def double_of(place: str) -> Provider:
+    """The provider at `module:NAME`. Raises ProviderRefused where there is none."""
+    module, _, name = place.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{module}.".startswith(f"{missing.name}."):
+            raise
+        found = None
+    if not isinstance(found, Provider):
+        raise ProviderRefused(f"{place!r} is no provider: write module:NAME of a counterfoil.sandbox.wire.Provider.")
+    if not _NAME.fullmatch(found.name):
+        raise ProviderRefused(f"{place}: a provider's name is 1 to 64 of a-z, 0-9 and _, and begins with a letter.")
+    return found
 
 
 def _wait_for_end(fd: int, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -51,6 +51,10 @@ class Refused(Exception):
         self.executed = executed
 
 
+class ProviderRefused(ValueError):
+    """A place names no provider that can be mounted; the message says what is wrong."""
+
+
 Handler = Callable[[Store, Request], Reply]
 
 
