@@ -46,6 +46,18 @@ class Attempt:
     executed: int
 
 
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event that a provider sends, or was to send. `outcome` is the answer's status, or why there is none; None = none
+    yet."""
+
+    seq: int
+    provider: str
+    type: str
+    sent: float | None
+    outcome: int | str | None
+
+
 class SandboxError(RuntimeError):
     """The control API refused: the message says which name or value is wrong."""
 
@@ -110,6 +122,11 @@ class Sandbox:
         """Every request on the wire in order of arrival: attempts, not effects."""
         attempts = [Attempt(**attempt) for attempt in self._call("GET", "requests")["requests"]]
         return [a for a in attempts if provider in (None, a.provider) and operation in (None, a.operation)]
+
+    def deliveries(self, provider: str | None = None) -> list[Delivery]:
+        """Events to the addresses of `config(webhooks=…)`, in the order in which they were planned."""
+        found = [Delivery(**delivery) for delivery in self._call("GET", "deliveries")["deliveries"]]
+        return [delivery for delivery in found if provider in (None, delivery.provider)]
 
     def now(self) -> float:
         return float(self._call("GET", "")["now"])

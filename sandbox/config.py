@@ -6,9 +6,22 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
+from urllib.parse import urlsplit
 
 Span = tuple[float, float]
 TwilioStatus = Literal["queued", "sending", "sent", "delivered", "undelivered", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a provider sends its events, on this machine, what it signs them with, and what befalls them on the way."""
+
+    url: str
+    secret: str
+    delay_s: float = 0.0
+    duplicate: int = 1
+    reorder: bool = False
+    drop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,8 @@ class Config:
     """The keys of the Jira projects that exist."""
     first_issue: int = 1
     """The number of the first issue in a project."""
+    webhooks: Mapping[str, Endpoint] = field(default_factory=dict)
+    """Per provider: where it sends its events; None ends that, a part of an endpoint changes that part."""
     seed: int = 1
     """Fixes the sequence of search lags."""
 
@@ -77,6 +92,9 @@ class Config:
         match name, value:
             case "search_lag_s", dict():
                 return {**self.search_lag_s, **{provider: _span(name, lag) for provider, lag in value.items()}}
+            case "webhooks", dict():
+                changed = {provider: _endpoint(self.webhooks.get(provider), given) for provider, given in value.items()}
+                return {p: endpoint for p, endpoint in {**self.webhooks, **changed}.items() if endpoint is not None}
             case "latency_s", dict():
                 return {**self.latency_s, **{provider: _span(name, wait)[0] for provider, wait in value.items()}}
             case (("idem_ttl_s" | "refund_pending_s" | "zendesk_idem_ttl_s" | "resend_idem_ttl_s" | "hold_s"), _):
@@ -97,6 +115,19 @@ class Config:
                 return value
         known = ", ".join(entry.name for entry in dataclasses.fields(self))
         raise ValueError(f"no such setting, or not such a value: {name}. Settings: {known}.")
+
+
+def _endpoint(before: Endpoint | None, given: Any) -> Endpoint | None:
+    if given is None:
+        return None
+    kinds = {"url": str, "secret": str, "delay_s": int | float, "duplicate": int, "reorder": bool, "drop": bool}
+    wanted = {**(dataclasses.asdict(before) if before else {}), **given}
+    wrong = [name for name, value in wanted.items() if not isinstance(value, kinds.get(name, ()))]
+    if wrong or not {"url", "secret"} <= set(wanted) or not 1 <= wanted.get("duplicate", 1) <= 100:
+        raise ValueError(f"webhooks wants url, secret and {', '.join(kinds)} of the right kind: {wrong or given!r}")
+    if urlsplit(wanted["url"]).hostname not in ("127.0.0.1", "::1", "localhost"):
+        raise ValueError("webhooks are sent to this machine only")
+    return Endpoint(**wanted)
 
 
 def _span(name: str, value: Any) -> Span:

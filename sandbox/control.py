@@ -20,6 +20,7 @@ from counterfoil.sandbox.smtp import NAME as SMTP
 from counterfoil.sandbox.smtp import SmtpServer
 from counterfoil.sandbox.smtp_faults import SmtpRule
 from counterfoil.sandbox.store import Store
+from counterfoil.sandbox.webhooks import Webhooks
 from counterfoil.sandbox.wire import Provider
 
 _COUNTED = {
@@ -62,6 +63,7 @@ class Control:
 
     def __init__(self, gateway: Gateway, providers: Sequence[Provider], smtp: SmtpServer) -> None:
         self.gateway, self.store, self.providers, self.smtp = gateway, gateway.store, providers, smtp
+        self.webhooks = Webhooks(gateway.store)
 
     def add_to(self, app: web.Application) -> None:
         get, post, router = app.router.add_get, app.router.add_post, app.router
@@ -75,6 +77,7 @@ class Control:
         get("/_sandbox/effects", self._effects)
         get("/_sandbox/counts", self._counts)
         get("/_sandbox/requests", self._requests)
+        get("/_sandbox/deliveries", self._deliveries)
         post("/_sandbox/reset", _answering(self._reset))
 
     async def _state(self, _http: web.Request) -> web.Response:
@@ -127,10 +130,14 @@ class Control:
     async def _requests(self, _http: web.Request) -> web.Response:
         return web.json_response({"requests": self.gateway.attempts.to_json()})
 
+    async def _deliveries(self, _http: web.Request) -> web.Response:
+        return web.json_response({"deliveries": self.webhooks.to_json()})
+
     def _reset(self, posted: dict[str, Any]) -> dict[str, Any]:
         self.gateway.rules.rules.clear()
         self.smtp.clear()
         self.gateway.attempts.clear()
+        self.webhooks.clear()
         self.store.reset(keep_clock=bool(posted.get("keep_clock")))
         return {"now": self.store.now()}
 

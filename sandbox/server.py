@@ -47,13 +47,15 @@ def create_app(
             handler = gateway.handler(provider, route)
             app.router.add_route(route.method, f"/{provider.name}{route.path}", handler)
     smtp = SmtpServer(gateway)
-    Control(gateway, providers, smtp).add_to(app)
+    control = Control(gateway, providers, smtp)
+    control.add_to(app)
 
     async def listen(_app: web.Application) -> None:
         await smtp.start(host, smtp_port)
 
     async def close(_app: web.Application) -> None:
         smtp.stop()
+        await control.webhooks.close()
         gateway.store.close()
 
     app.on_startup.append(listen)

@@ -10,7 +10,7 @@ import json
 import random
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,9 @@ CREATE TABLE IF NOT EXISTS idempotency (
   account TEXT NOT NULL, key TEXT NOT NULL, fingerprint TEXT NOT NULL, path TEXT NOT NULL, state TEXT NOT NULL,
   status INTEGER, headers TEXT, body BLOB, created REAL NOT NULL, PRIMARY KEY (account, key));
 """
+Announced = tuple[str, dict[str, Any]]
+"""A provider's name and what happened there: an effect as it is recorded, or an event in the provider's own words."""
+
 _TABLES = ("meta", "objects", "effects", "snapshots", "terms", "idempotency")
 
 
@@ -56,6 +59,8 @@ class Store:
         self.clock = Clock(float(self._meta("clock_offset_s") or 0))
         self.config = Config.from_json(json.loads(self._meta("config") or "{}"))
         self.generation = 0
+        self.announce_to: Callable[[Sequence[Announced]], None] = lambda announced: None
+        self._announced: list[Announced] = []
         self._lags = random.Random(self.config.seed)
 
     @contextmanager
@@ -66,8 +71,10 @@ class Store:
             yield
         except BaseException:
             self.db.execute("ROLLBACK")
+            self._announced.clear()
             raise
         self.db.execute("COMMIT")
+        self._tell()
 
     def now(self) -> float:
         return self.clock.now()
@@ -153,6 +160,13 @@ class Store:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (provider, kind, key, object_id, amount, currency, self.now(), json.dumps(data or {})),
         )
+        self.announce(provider, {"kind": kind, "object_id": object_id, "data": dict(data or {})})
+
+    def announce(self, provider: str, what: dict[str, Any]) -> None:
+        """Tells whoever listens that this happened, once it is committed."""
+        self._announced.append((provider, what))
+        if not self.db.in_transaction:
+            self._tell()
 
     def effects(self, **wanted: str | None) -> list[dict[str, Any]]:
         """Effects in order; `provider`, `kind`, `key` and `object_id` narrow them."""
@@ -230,6 +244,11 @@ class Store:
         self.clock.reset()
         if keep_clock:
             self.advance(offset_s)
+
+    def _tell(self) -> None:
+        announced, self._announced = self._announced, []
+        if announced:
+            self.announce_to(announced)
 
     def _lag_s(self, provider: str) -> float:
         low, high = self.config.search_lag(provider)

@@ -32,6 +32,7 @@ def record_event(store: Store, request: Request, kind: str, item: Json) -> None:
     }
     visible_at = store.now() + store.config.search_lag(LAG)[1]
     store.put(EVENT, event["id"], {"visible_at": visible_at, "event": event}, account=request.account)
+    store.announce("stripe", event)
 
 
 def list_events(store: Store, request: Request) -> Reply:
