@@ -65,7 +65,7 @@ class Reach(Section):
     token_file: Path | None = None
     webhook_secret_file: Path | None = None  # what its events are signed with; None = events are refused, look-ups go on
     webhook_secret_files: tuple[Path, ...] | None = None  # the same while a secret is replaced: each of them is valid
-    account_sid: Word | None = None  # Twilio: the account; the token is its own, or the secret of the API key in username
+    account_sid: Word | None = None  # Twilio: the account; the token is its own, or that of the API key in username
     sender: Word | None = None  # Twilio: the number or name that texts come from
     messaging_service: Word | None = None  # Twilio: what picks the sender instead; without it nothing is scheduled
     staging_transition: Word | None = None  # Jira: the id of the move into staging_status; None = nothing is staged

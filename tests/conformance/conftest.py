@@ -10,6 +10,8 @@ from counterfoil.providers.jira.client import JiraAdapter
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.stripe.client import StripeAdapter
 from counterfoil.providers.stripe.config import StripeConfig
+from counterfoil.providers.twilio.client import TwilioAdapter
+from counterfoil.providers.twilio.config import TwilioConfig
 from counterfoil.providers.zendesk.client import ZendeskAdapter
 from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.sandbox.client import Sandbox
@@ -46,3 +48,10 @@ def jira_adapter(sandbox: Sandbox) -> JiraAdapter:
 @pytest.fixture
 def zendesk_adapter(sandbox: Sandbox) -> ZendeskAdapter:
     return ZendeskAdapter(ZendeskConfig(server=sandbox.zendesk.url, email="bot@example.test", token="sandbox"))
+
+
+@pytest.fixture
+def twilio(sandbox: Sandbox) -> TwilioAdapter:
+    return TwilioAdapter(
+        TwilioConfig(account_sid="AC_1", token="sandbox", messaging_service="MG_1", base_url=sandbox.twilio.url)
+    )
