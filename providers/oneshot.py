@@ -72,7 +72,7 @@ class OneShot(HTTPAdapter):
         left_s = min(self._request_s, self._deadline_s - time.monotonic())
         if left_s <= 0:
             raise DeadlinePassed("no time left for this request", request=request)
-        if request.method not in _SAFE_METHODS:
+        if self._writes(request):
             if self._writes_left < 1:
                 raise SecondWrite(f"a further {request.method} was refused")
             self._writes_left -= 1
@@ -86,6 +86,10 @@ class OneShot(HTTPAdapter):
             self._deadline_s = 0.0
             raise
         return reply
+
+    def _writes(self, request: requests.PreparedRequest) -> bool:
+        """Whether the request may change anything; in doubt it does."""
+        return request.method not in _SAFE_METHODS
 
     def _body(self, reply: requests.Response, until_s: float) -> bytes:
         body = bytearray()

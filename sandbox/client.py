@@ -72,6 +72,7 @@ class Sandbox:
         self.stripe = ProviderView(self, "stripe")
         self.jira = ProviderView(self, "jira")
         self.zendesk = ProviderView(self, "zendesk")
+        self.linear = ProviderView(self, "linear")
         self.warehouse = ProviderView(self, "warehouse")
         self.mail = ProviderView(self, "mail")
         self.resend = ProviderView(self, "resend")

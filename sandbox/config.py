@@ -60,6 +60,11 @@ class Config:
     """An authorisation that was not captured lapses after this long."""
     customers: Literal["auto", "strict"] = "auto"
     """`auto`: a customer id that a payment names exists; `strict`: it must have been created."""
+    linear_duplicate_id: Literal["error", "overwrite", "second"] = "error"
+    """What a second creation under one id does at Linear, which does not say: it is refused, it writes over the first, or it
+    makes another under an id of Linear's own."""
+    linear_teams: tuple[str, ...] = ("SUP",)
+    """The keys of the Linear teams that exist."""
     reship: Literal["reject", "accept"] = "reject"
     """Whether the warehouse accepts a reship."""
     projects: tuple[str, ...] = ("SUP",)
@@ -104,12 +109,13 @@ class Config:
                 | ("jira_deployment", "cloud" | "data_center")
                 | ("reship", "reject" | "accept")
                 | ("zendesk_in_flight", "conflict" | "execute")
+                | ("linear_duplicate_id", "error" | "overwrite" | "second")
                 | ("resend_tags", "shown" | "hidden")
             ):
                 return value
             case "twilio_status", str() if value in get_args(TwilioStatus):
                 return value
-            case "projects", [*keys] if keys and all(isinstance(key, str) for key in keys):
+            case (("projects" | "linear_teams"), [*keys]) if keys and all(isinstance(key, str) for key in keys):
                 return tuple(keys)
             case (("first_issue" | "seed"), int()) if value >= 0:
                 return value

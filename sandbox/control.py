@@ -38,6 +38,10 @@ _COUNTED = {
     "zendesk_replies": ("zendesk", "reply"),
     "zendesk_mails": ("zendesk", "customer_mail"),
     "zendesk_solved": ("zendesk", "solution"),
+    "linear_issues": ("linear", "issue"),
+    "linear_canceled": ("linear", "issue_cancellation"),
+    "linear_comments": ("linear", "comment"),
+    "linear_comments_deleted": ("linear", "comment_deletion"),
     "drafts_created": ("mail", "draft"),
     "drafts_deleted": ("mail", "draft_deletion"),
     "customer_messages": ("mail", "customer_message"),
@@ -95,11 +99,10 @@ class Control:
             self.smtp.rules.rules.append(smtp_rule)
             return smtp_rule.to_json()
         rule = Rule.from_json(posted)
-        if not any(rule.selects(provider.name, route) for provider in self.providers for route in provider.routes):
-            names = sorted(
-                {f"{provider.name} {route.operation}" for provider in self.providers for route in provider.routes}
-            )
-            raise ValueError(f"no such operation: {rule.provider} {rule.operation}. Operations: {', '.join(names)}.")
+        known = [(p.name, operation) for p in self.providers for route in p.routes for operation in route.operations]
+        if not any(rule.selects(provider, operation) for provider, operation in known):
+            names = ", ".join(sorted({f"{provider} {operation.operation}" for provider, operation in known}))
+            raise ValueError(f"no such operation: {rule.provider} {rule.operation}. Operations: {names}.")
         self.gateway.rules.rules.append(rule)
         return rule.to_json()
 

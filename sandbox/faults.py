@@ -203,7 +203,7 @@ class Rule:
         )
 
     def matches(self, provider: str, route: Route, method: str, path: str) -> bool:
-        is_read = method in READS or route.operation.split(".")[-1] == "search"
+        is_read = method in READS or route.reads or route.operation.split(".")[-1] == "search"
         return (
             self.selects(provider, route)
             and (self.method is None or self.method.upper() == method)

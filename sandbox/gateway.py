@@ -42,6 +42,8 @@ class Gateway:
         return handle
 
     async def _serve(self, http: web.Request, provider: Provider, route: Route) -> web.StreamResponse:
+        if route.choose is not None:
+            route = route.chosen(await http.read())
         rule = self.rules.choose(provider.name, route, http.method, http.path)
         attempt = self.attempts.arrived(
             arrived=self.store.now(),

@@ -66,6 +66,22 @@ class Route:
     path: str
     operation: str
     handler: Handler
+    reads: bool = False
+    """Changes nothing, whatever its HTTP method: faults of readings concern it."""
+    choose: Callable[[bytes], str] | None = None
+    """Which operation of those `behind` this path a request's body asks for: it is read before a fault is chosen."""
+    behind: tuple[Route, ...] = ()
+
+    @property
+    def operations(self) -> tuple[Route, ...]:
+        """Itself, or every operation behind its path."""
+        return self.behind or (self,)
+
+    def chosen(self, body: bytes) -> Route:
+        """The operation that this body asks for."""
+        assert self.choose is not None
+        wanted = self.choose(body)
+        return next(route for route in self.behind if route.operation == wanted)
 
 
 class IdempotencyLayer(Protocol):

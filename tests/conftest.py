@@ -182,6 +182,7 @@ def settings(database: Database, sandbox: Sandbox, tmp_path: Path) -> Settings:
                 "staging_transition": "51",
             },
             "zendesk": {"server": sandbox.zendesk.url, "email": "bot@example.test", "token": "t"},
+            "linear": {"base_url": sandbox.linear.url, "api_key": "lin_api_t"},
         },
     )
 

@@ -12,6 +12,7 @@ from counterfoil.providers.email.config import EmailConfig, server_of
 from counterfoil.providers.http.config import HttpConfig
 from counterfoil.providers.http.tools import ADAPTER as HTTP_ADAPTER
 from counterfoil.providers.jira.config import JiraConfig
+from counterfoil.providers.linear.config import LinearConfig
 from counterfoil.providers.messages import checked_address
 from counterfoil.providers.resend.config import API, ResendConfig
 from counterfoil.providers.spec import ToolSpec
@@ -81,6 +82,23 @@ def _zendesk(given: ProviderSettings) -> ZendeskConfig:
     )
 
 
+def _linear(given: ProviderSettings) -> LinearConfig:
+    api_key, token = given.secret("api_key"), given.secret("token")
+    if api_key and token:
+        raise ConfigError(
+            "providers.linear has an API key and an OAuth token; which of them it is, an account must not have to guess.",
+            key="providers.linear.token",
+            fix="Give one of them, and the same one to every account.",
+        )
+    return LinearConfig(
+        api_key=api_key or None,
+        token=None if api_key else needed(token, "providers.linear.api_key"),
+        base_url=given.base_url,
+        timeout_s=given.timeout_s,
+        retry_after_cap_s=given.retry_after_cap_s,
+    )
+
+
 def _email(given: ProviderSettings) -> EmailConfig:
     server = needed(given.server or given.base_url, "providers.email.server")
     host, port, tls = server_of(server, is_loopback=given.is_loopback)
@@ -133,6 +151,7 @@ BUILDERS: Mapping[str, Callable[[ProviderSettings], object]] = {
     "stripe": _stripe,
     "jira": _jira,
     "zendesk": _zendesk,
+    "linear": _linear,
     "email": _email,
     "resend": _resend,
     "twilio": _twilio,

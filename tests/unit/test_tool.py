@@ -383,7 +383,7 @@ def test_shipped_tools_load_without_any_client() -> None:
     """An agent's process that lists the shipped tools has no provider SDK, requests, celery or redis in memory."""
     code = (
         "import sys; from counterfoil.providers.registry import Registry;"
-        "r = Registry.load(['counterfoil.providers.' + n + '.tools' for n in ('stripe', 'jira', 'zendesk')]);"
+        "r = Registry.load(['counterfoil.providers.' + n + '.tools' for n in ('stripe', 'jira', 'linear', 'zendesk')]);"
         "print(*r.names()); bad = {'stripe', 'jira', 'zenpy', 'requests', 'urllib3', 'celery', 'redis'} & set(sys.modules);"
         "sys.exit(f'loaded: {bad}' if bad else 0)"
     )
@@ -396,6 +396,10 @@ def test_shipped_tools_load_without_any_client() -> None:
         "jira_delete_comment",
         "jira_open",
         "jira_stage",
+        "linear_close",
+        "linear_comment",
+        "linear_create",
+        "linear_delete_comment",
         "stripe_authorize",
         "stripe_cancel",
         "stripe_capture",

@@ -82,6 +82,7 @@ _HEAD = "# Written by `counterfoil up`, anew at each start: change the project's
 def _sandbox_providers(sandbox_url: str, smtp_url: str) -> dict[str, dict[str, str]]:
     return {
         "stripe": {"base_url": f"{sandbox_url}/stripe", "api_key": "sk_test_sandbox"},
+        "linear": {"base_url": f"{sandbox_url}/linear", "api_key": "lin_api_sandbox"},
         "warehouse": {"base_url": f"{sandbox_url}/warehouse"},
         "mail": {"base_url": f"{sandbox_url}/mail"},
         "zendesk": {"server": f"{sandbox_url}/zendesk", "email": "bot@sandbox.example", "token": "sandbox"},
