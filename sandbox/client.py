@@ -77,6 +77,7 @@ class Sandbox:
         self.mail = ProviderView(self, "mail")
         self.resend = ProviderView(self, "resend")
         self.twilio = ProviderView(self, "twilio")
+        self.slack = ProviderView(self, "slack")
         self.smtp = SmtpView(self, "smtp")
 
     def provider(self, name: str) -> ProviderView:

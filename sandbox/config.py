@@ -34,6 +34,7 @@ class Config:
             "jira": (1.0, 3.0),
             "zendesk": (1.0, 3.0),
             "twilio": (1.0, 3.0),
+            "slack": (1.0, 3.0),
             "stripe_events": (1.0, 1.0),
         }
     )
@@ -56,6 +57,10 @@ class Config:
     """Data Center has the older search, with an index of its own on each of two nodes, and other logins."""
     twilio_status: TwilioStatus = "delivered"
     """What has become of a text when somebody asks; an answer to its creation is always earlier than that."""
+    slack_history: Literal["full", "limited"] = "full"
+    """`limited`: 15 messages a reading and one reading a minute, as apps get that are sold outside Slack's Marketplace."""
+    slack_shared: tuple[str, ...] = ()
+    """The Slack channels that another company is in, too."""
     hold_s: float = 7 * 24 * 3600.0
     """An authorisation that was not captured lapses after this long."""
     customers: Literal["auto", "strict"] = "auto"
@@ -111,8 +116,11 @@ class Config:
                 | ("zendesk_in_flight", "conflict" | "execute")
                 | ("linear_duplicate_id", "error" | "overwrite" | "second")
                 | ("resend_tags", "shown" | "hidden")
+                | ("slack_history", "full" | "limited")
             ):
                 return value
+            case "slack_shared", [*channels] if all(isinstance(channel, str) for channel in channels):
+                return tuple(channels)
             case "twilio_status", str() if value in get_args(TwilioStatus):
                 return value
             case (("projects" | "linear_teams"), [*keys]) if keys and all(isinstance(key, str) for key in keys):

@@ -50,6 +50,9 @@ _COUNTED = {
     "sms": ("twilio", "sms"),
     "sms_scheduled": ("twilio", "sms_scheduled"),
     "sms_cancelled": ("twilio", "sms_cancellation"),
+    "slack_messages": ("slack", "message"),
+    "slack_scheduled": ("slack", "scheduled_message"),
+    "slack_unscheduled": ("slack", "scheduled_deletion"),
     "shipments": ("warehouse", "shipment"),
     "shipments_cancelled": ("warehouse", "shipment_cancellation"),
 }

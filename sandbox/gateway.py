@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
@@ -178,10 +178,16 @@ def _read(http: web.Request, raw: bytes, provider: Provider, route: Route) -> Re
         query=nested(parse_qsl(http.query_string, keep_blank_values=True))
         if provider.encoding == "form"
         else _repeated(http.query_string),
-        body=parse_body(provider.encoding, raw),
+        body=parse_body(_encoding(provider, headers), raw),
         headers=headers,
         account=hashlib.sha256(headers.get("authorization", "").encode()).hexdigest()[:16],
     )
+
+
+def _encoding(provider: Provider, headers: Mapping[str, str]) -> str:
+    if provider.encoding != "by_type":
+        return provider.encoding
+    return "json" if headers.get("content-type", "").startswith("application/json") else "form"
 
 
 def _repeated(query: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from counterfoil.sandbox.jira import JIRA
 from counterfoil.sandbox.linear import LINEAR
 from counterfoil.sandbox.mail import MAIL
 from counterfoil.sandbox.resend import RESEND
+from counterfoil.sandbox.slack import SLACK
 from counterfoil.sandbox.smtp import SmtpServer
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.stripe import STRIPE
@@ -27,7 +28,7 @@ from counterfoil.sandbox.warehouse import WAREHOUSE
 from counterfoil.sandbox.wire import Provider, ProviderRefused
 from counterfoil.sandbox.zendesk import ZENDESK
 
-PROVIDERS = (STRIPE, JIRA, ZENDESK, LINEAR, WAREHOUSE, MAIL, RESEND, TWILIO)
+PROVIDERS = (STRIPE, JIRA, ZENDESK, LINEAR, WAREHOUSE, MAIL, RESEND, TWILIO, SLACK)
 _BODY_BYTES_MAX = 1 << 20
 _BACKLOG = 1024
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")  # it is a path's first part, and `_sandbox` is the control API's

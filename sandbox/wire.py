@@ -107,7 +107,8 @@ class Provider:
     name: str
     routes: tuple[Route, ...]
     error: ErrorBody
-    encoding: Literal["form", "json"] = "json"
+    encoding: Literal["form", "json", "by_type"] = "json"
+    """`by_type`: a form or JSON, as each request's Content-Type says."""
     admit: Callable[[Request], Reply | None] = lambda _request: None
     decorate: Callable[[Reply], Mapping[str, str]] = lambda _reply: {}
     idempotency: IdempotencyLayer | None = None

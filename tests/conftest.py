@@ -157,7 +157,7 @@ def sandbox(sandbox_process: str) -> Sandbox:
     """An empty outside world with its usual index lag of a second."""
     world = Sandbox(sandbox_process)
     world.reset()
-    world.config(search_lag_s={"stripe": 1, "jira": 1, "zendesk": 1})
+    world.config(search_lag_s={"stripe": 1, "jira": 1, "zendesk": 1, "slack": 1})
     return world
 
 
@@ -182,6 +182,7 @@ def settings(database: Database, sandbox: Sandbox, tmp_path: Path) -> Settings:
                 "staging_transition": "51",
             },
             "zendesk": {"server": sandbox.zendesk.url, "email": "bot@example.test", "token": "t"},
+            "slack": {"base_url": f"{sandbox.slack.url}/api/", "token": "t"},
             "linear": {"base_url": sandbox.linear.url, "api_key": "lin_api_t"},
         },
     )

@@ -15,6 +15,8 @@ from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.linear.config import LinearConfig
 from counterfoil.providers.messages import checked_address
 from counterfoil.providers.resend.config import API, ResendConfig
+from counterfoil.providers.slack.config import BASE_URL as SLACK_URL
+from counterfoil.providers.slack.config import SlackConfig
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.providers.stripe.config import StripeConfig
 from counterfoil.providers.twilio.config import TwilioConfig
@@ -140,6 +142,15 @@ def _twilio(given: ProviderSettings) -> TwilioConfig:
     )
 
 
+def _slack(given: ProviderSettings) -> SlackConfig:
+    return SlackConfig(
+        base_url=given.base_url or SLACK_URL,
+        token=needed(given.secret("token"), "providers.slack.token"),
+        timeout_s=given.timeout_s,
+        retry_after_cap_s=given.retry_after_cap_s,
+    )
+
+
 def needed(value: str | None, key: str) -> str:
     """The value; `ConfigError` naming the key where there is none."""
     if not value:
@@ -153,6 +164,7 @@ BUILDERS: Mapping[str, Callable[[ProviderSettings], object]] = {
     "zendesk": _zendesk,
     "linear": _linear,
     "email": _email,
+    "slack": _slack,
     "resend": _resend,
     "twilio": _twilio,
 }

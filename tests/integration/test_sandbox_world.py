@@ -137,6 +137,7 @@ def test_settings_are_checked(sandbox: Sandbox) -> None:
         "jira": [2.0, 9.0],
         "zendesk": [1.0, 3.0],
         "twilio": [1.0, 3.0],
+        "slack": [1.0, 3.0],
     }
 
 

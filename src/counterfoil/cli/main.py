@@ -25,6 +25,7 @@ EXTRAS = {
     "stripe": "stripe",
     "jira": "jira",
     "zenpy": "zendesk",
+    "slack_sdk": "slack",
     "aiohttp": "sandbox",
     "starlette": "webhooks",
     "uvicorn": "webhooks",

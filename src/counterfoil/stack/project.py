@@ -94,6 +94,7 @@ def _sandbox_providers(sandbox_url: str, smtp_url: str) -> dict[str, dict[str, s
             "token": "sandbox",
             "messaging_service": "MG_sandbox",
         },
+        "slack": {"base_url": f"{sandbox_url}/slack/api/", "token": "sandbox"},
         "jira": {
             "server": f"{sandbox_url}/jira",
             "email": "bot@sandbox.example",

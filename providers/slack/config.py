@@ -1,0 +1,18 @@
+"""How one Slack app is reached. Nothing here reads the environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+BASE_URL = "https://slack.com/api/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackConfig:
+    """`token` is the app's bot token (`xoxb-…`) in one workspace. `retry_after_cap_s` bounds what a Retry-After header may
+    ask for."""
+
+    token: str = field(repr=False)
+    base_url: str = BASE_URL
+    timeout_s: float = 20.0
+    retry_after_cap_s: float = 900.0
