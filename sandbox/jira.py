@@ -1,11 +1,12 @@
-"""Decides which part of Jira Cloud's REST API exists here, under both of its versions."""
+"""Decides which part of Jira's REST API exists here, under both of its versions: Cloud's or Data Center's."""
 
 from __future__ import annotations
 
 from counterfoil.sandbox import jira_issues as issues
 from counterfoil.sandbox.jira_errors import base_url, error_body, refuse
 from counterfoil.sandbox.jira_issues import ISSUE_TYPES
-from counterfoil.sandbox.jira_search import removed, search
+from counterfoil.sandbox.jira_search import search, search_by_offset
+from counterfoil.sandbox.jira_site import is_cloud, user
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.wire import Handler, Json, Provider, Reply, Request, Route
 
@@ -13,7 +14,9 @@ _FIELDS = ("summary", "description", "labels", "status", "issuetype", "project",
 
 
 def _server_info(store: Store, request: Request) -> Reply:
-    numbers = {"version": "1001.0.0", "versionNumbers": [1001, 0, 0], "deploymentType": "Cloud"}
+    numbers: Json = {"version": "1001.0.0", "versionNumbers": [1001, 0, 0], "deploymentType": "Cloud"}
+    if not is_cloud(store):  # which calls itself a server
+        numbers = {"version": "9.12.15", "versionNumbers": [9, 12, 15], "deploymentType": "Server"}
     return Reply(200, {"baseUrl": base_url(request).split("/rest/")[0], **numbers})
 
 
@@ -38,8 +41,8 @@ def _types() -> list[Json]:
     return [{"id": str(10_001 + number), "name": name, "subtask": False} for number, name in enumerate(ISSUE_TYPES)]
 
 
-def _myself(_store: Store, _request: Request) -> Reply:
-    return Reply(200, {"accountId": "sandbox", "displayName": "Sandbox", "active": True})
+def _myself(store: Store, request: Request) -> Reply:
+    return Reply(200, user(store, request))
 
 
 def _not_found(_store: Store, _request: Request) -> Reply:
@@ -61,7 +64,7 @@ JIRA = Provider(
         _at("GET", "project/{project}", "project.get", _project),
         _at("GET", "search/jql", "search", search),
         _at("POST", "search/jql", "search", search),
-        _at("*", "search", "search_removed", removed),
+        _at("*", "search", "search_by_offset", search_by_offset),
         _at("POST", "issue", "issue.create", issues.create),
         _at("GET", "issue/{issue}", "issue.get", issues.retrieve),
         _at("PUT", "issue/{issue}", "issue.edit", issues.edit),
@@ -70,6 +73,7 @@ JIRA = Provider(
         _at("POST", "issue/{issue}/transitions", "issue.transition", issues.transition),
         _at("POST", "issue/{issue}/comment", "issue.comment", issues.add_comment),
         _at("GET", "issue/{issue}/comment", "issue.comments", issues.list_comments),
+        _at("PUT", "issue/{issue}/comment/{id}", "issue.comment.edit", issues.edit_comment),
         _at("DELETE", "issue/{issue}/comment/{id}", "issue.comment.delete", issues.delete_comment),
         _at("GET", "comment/{id}/properties/{property}", "comment.property.get", issues.get_comment_property),
         _at("GET", "issue/{issue}/properties", "issue.property.list", issues.list_properties),

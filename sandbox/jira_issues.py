@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from counterfoil.sandbox.jira_errors import base_url, document, listed, no_issue, refuse, refuse_fields
+from counterfoil.sandbox.jira_site import index, is_cloud, user
 from counterfoil.sandbox.jira_workflow import (
     FIRST_STATUS,
     is_open,
@@ -37,7 +38,9 @@ def create(store: Store, request: Request) -> Reply:
         raise refuse_fields(summary="You must specify a summary of the issue.")
     _check_fields(request, fields)
     status = FIRST_STATUS
-    if transition := request.body.get("transition"):
+    if not is_cloud(store):
+        properties = {}  # Data Center does not promise to keep them, nor to move the new issue
+    elif transition := request.body.get("transition"):
         status = _moved(status, transition)
     issue_id = str(store.next_number("issue", _FIRST_ID))
     now = store.now()
@@ -48,6 +51,7 @@ def create(store: Store, request: Request) -> Reply:
         "issuetype": issue_type,
         "fields": {name: value for name, value in fields.items() if name not in ("project", "issuetype")},
         "status": status,
+        "creator": user(store, request),
         "properties": properties,
         "created": now,
         "updated": now,
@@ -82,7 +86,7 @@ def delete(store: Store, request: Request) -> Reply:
     issue = load(store, request)
     store.delete(ISSUE, issue["id"])
     store.delete("issue_key", issue["key"])
-    store.index("jira", ISSUE, issue["id"], None)
+    index(store, ISSUE, issue["id"], None, [])
     store.record_effect("jira", "ticket_deletion", issue["key"])
     return Reply(204)
 
@@ -99,7 +103,8 @@ def transition(store: Store, request: Request) -> Reply:
         (entry, document(request, entry.get("body"), "comment")) for entry in comments if isinstance(entry, dict)
     ]
     issue["status"] = after
-    issue["properties"] |= _properties(request.body)
+    if is_cloud(store):
+        issue["properties"] |= _properties(request.body)
     _save(store, issue)
     key = _key_of([], _properties(request.body))
     store.record_effect("jira", "transition", issue["key"], key=key, data={"from": before, "to": after})
@@ -114,7 +119,17 @@ def add_comment(store: Store, request: Request) -> Reply:
         raise refuse_fields(comment="Comment body can not be empty!")
     comment = _add_comment(store, issue, document(request, request.body["body"], "comment"), request.body)
     _save(store, issue)  # a comment updates its issue
-    return Reply(201, _shown_comment(request, comment))
+    return Reply(201, _shown_comment(store, request, comment))
+
+
+def edit_comment(store: Store, request: Request) -> Reply:
+    issue, comment = load(store, request), store.get(COMMENT, request.match["id"])
+    if comment is None or comment["issue"] != issue["id"]:
+        raise refuse(404, "Can not find a comment for the id.")
+    comment |= {"body": document(request, request.body.get("body"), "comment"), "updated": store.now()}
+    store.put(COMMENT, comment["id"], comment)
+    _save(store, issue)
+    return Reply(200, _shown_comment(store, request, comment))
 
 
 def delete_comment(store: Store, request: Request) -> Reply:
@@ -129,7 +144,7 @@ def delete_comment(store: Store, request: Request) -> Reply:
 
 def list_comments(store: Store, request: Request) -> Reply:
     issue = load(store, request)
-    comments = [_shown_comment(request, comment) for comment in _comments(store, issue)]
+    comments = [_shown_comment(store, request, comment) for comment in _comments(store, issue)]
     start = int((request.query.get("startAt") or ["0"])[0])
     most = int((request.query.get("maxResults") or ["5000"])[0])
     page = comments[start : start + most]
@@ -185,7 +200,7 @@ def shown(store: Store, request: Request, issue: Json, fields: list[str], proper
     whole = bool({"*all", "*navigable"} & set(fields))
     chosen = {name: value for name, value in every.items() if (whole or name in fields) and f"-{name}" not in fields}
     if "*all" in fields or "comment" in fields:
-        comments = [_shown_comment(request, comment) for comment in _comments(store, issue)]
+        comments = [_shown_comment(store, request, comment) for comment in _comments(store, issue)]
         chosen["comment"] = {"comments": comments, "total": len(comments)}
     sent: Json = {"id": issue["id"]}
     if fields not in ([], ["id"]):
@@ -209,6 +224,7 @@ def _all_fields(issue: Json, base: str) -> Json:
         "issuetype": {"self": f"{base}/issuetype/{type_id}", "name": issue["issuetype"], "id": type_id},
         "status": {"self": f"{base}/status/{status['id']}", **status},
         "resolution": resolution_of(issue["status"]),
+        "creator": issue["creator"],
         "created": timestamp(issue["created"]),
         "updated": timestamp(issue["updated"]),
     }
@@ -222,7 +238,7 @@ def _save(store: Store, issue: Json) -> None:
 
 def _index(store: Store, issue: Json) -> None:
     terms = [f"label={label}" for label in issue["fields"]["labels"]]
-    store.index("jira", ISSUE, issue["id"], issue, [*terms, f"key={issue['key']}"])
+    index(store, ISSUE, issue["id"], issue, [*terms, f"key={issue['key']}"])
 
 
 def _project(store: Store, fields: Json) -> str:
@@ -327,9 +343,10 @@ def _add_comment(store: Store, issue: Json, body: Any, posted: Json) -> Json:
         "visibility": posted.get("visibility"),
         "properties": _properties(posted),
         "created": now,
+        "updated": now,
     }
     store.put(COMMENT, comment["id"], comment, parent=issue["id"])
-    key = _key_of([], comment["properties"])
+    key = _key_of([], comment["properties"])  # also where they are not shown
     store.record_effect("jira", "comment", comment["id"], key=key, data={"issue": issue["key"]})
     return comment
 
@@ -338,17 +355,17 @@ def _comments(store: Store, issue: Json) -> list[Json]:
     return store.page(COMMENT, parent=issue["id"], limit=5000)[::-1]
 
 
-def _shown_comment(request: Request, comment: Json) -> Json:
-    when = timestamp(comment["created"])
+def _shown_comment(store: Store, request: Request, comment: Json) -> Json:
     properties = [{"key": name, "value": value} for name, value in comment["properties"].items()]
     sent: Json = {
         "id": comment["id"],
         "self": f"{base_url(request)}/issue/{comment['issue']}/comment/{comment['id']}",
         "body": comment["body"],
-        "created": when,
-        "updated": when,
-        "properties": properties,
+        "created": timestamp(comment["created"]),
+        "updated": timestamp(comment["updated"]),
     }
+    if is_cloud(store):  # Data Center's lists are not known to show them
+        sent["properties"] = properties
     if comment["visibility"]:
         sent["visibility"] = comment["visibility"]
     return sent

@@ -1,4 +1,4 @@
-"""Decides what `search/jql` returns: the late index, but the store itself for issues to reconcile."""
+"""Decides what searches return: the late index, but in Cloud the store itself for issues to reconcile."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ from typing import Any
 from counterfoil.sandbox.jira_errors import listed, refuse
 from counterfoil.sandbox.jira_issues import ISSUE, by_name, shown
 from counterfoil.sandbox.jira_jql import Query, parse
+from counterfoil.sandbox.jira_site import indexed, is_cloud
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.wire import Json, Reply, Request
 
-_PAGE_DEFAULT, _PAGE_MAX, _RECONCILE_MAX = 50, 5000, 50
+_PAGE_DEFAULT, _PAGE_MAX, _OFFSET_PAGE_MAX, _RECONCILE_MAX = 50, 5000, 1000, 50
 
 
 def search(store: Store, request: Request) -> Reply:
     """By query (GET) or body (POST). `reconcileIssues` names up to 50 issue ids that are read without lag."""
+    if not is_cloud(store):
+        raise refuse(404, "null for uri")
     given = request.query if request.method == "GET" else request.body
-    query = parse(str(_one(given, "jql", "")))
-    for clause in query.clauses:
-        unknown = [key for key in clause.values if clause.field == "project" and not _is_project(store, key)]
-        if unknown:
-            raise refuse(400, f"The value '{unknown[0]}' does not exist for the field 'project'.")
-    issues = _visible(store, query, listed(given.get("reconcileIssues")))
-    found = [issue for issue in issues if query.matches(issue, store.now())]
-    query.sort(found)
+    found = _found(store, given, listed(given.get("reconcileIssues")))
     start, most = _page(given)
     page = found[start : start + most]
     fields, properties = listed(given.get("fields")), listed(given.get("properties"))
@@ -34,18 +30,42 @@ def search(store: Store, request: Request) -> Reply:
     return Reply(200, answer)
 
 
-def removed(_store: Store, _request: Request) -> Reply:
-    raise refuse(
-        410,
-        "The requested API has been removed. Please migrate to the /rest/api/3/search/jql API. A full migration guideline"
-        " is available at https://developer.atlassian.com/changelog/#CHANGE-2046",
-    )
+def search_by_offset(store: Store, request: Request) -> Reply:
+    """Data Center's search, which Cloud has removed. It shows no properties."""
+    if is_cloud(store):
+        raise refuse(
+            410,
+            "The requested API has been removed. Please migrate to the /rest/api/3/search/jql API. A full migration"
+            " guideline is available at https://developer.atlassian.com/changelog/#CHANGE-2046",
+        )
+    given = request.query if request.method == "GET" else request.body
+    found = _found(store, given, [])
+    start, most = int(_one(given, "startAt", 0)), min(int(_one(given, "maxResults", _PAGE_DEFAULT)), _OFFSET_PAGE_MAX)
+    if start < 0 or most < 0:
+        raise refuse(400, "startAt and maxResults must not be negative.")
+    fields = listed(given.get("fields")) or ["*navigable"]
+    issues = [shown(store, request, issue, fields, []) for issue in found[start : start + most]]
+    page = {"startAt": start, "maxResults": most, "total": len(found), "issues": issues}
+    return Reply(200, {"expand": "schema,names", **page})
+
+
+def _found(store: Store, given: Json, reconcile: list[str]) -> list[Json]:
+    """What the query matches, in its order."""
+    query = parse(str(_one(given, "jql", "")))
+    for clause in query.clauses:
+        unknown = [key for key in clause.values if clause.field == "project" and not _is_project(store, key)]
+        if unknown:
+            raise refuse(400, f"The value '{unknown[0]}' does not exist for the field 'project'.")
+    issues = _visible(store, query, reconcile)
+    found = [issue for issue in issues if query.matches(issue, store.now())]
+    query.sort(found)
+    return found
 
 
 def _visible(store: Store, query: Query, reconcile: list[str]) -> list[Json]:
     if len(reconcile) > _RECONCILE_MAX:
         raise refuse(400, f"reconcileIssues takes at most {_RECONCILE_MAX} issue ids.")
-    seen = {issue["id"]: issue for issue in store.indexed(ISSUE, terms=_terms(query))}
+    seen = {issue["id"]: issue for issue in indexed(store, ISSUE, _terms(query))}
     for issue_id in reconcile:
         now = by_name(store, issue_id)
         seen.pop(issue_id, None)

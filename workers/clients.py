@@ -62,9 +62,12 @@ def _stripe(given: ProviderSettings) -> StripeConfig:
 
 
 def _jira(given: ProviderSettings) -> JiraConfig:
+    is_cloud = given.deployment == "cloud"
     return JiraConfig(
+        deployment=given.deployment,
         server=needed(given.server or given.base_url, "providers.jira.server"),
-        email=needed(given.email, "providers.jira.email"),
+        email=needed(given.email, "providers.jira.email") if is_cloud else None,
+        username=None if is_cloud else given.username,
         token=needed(given.secret("token"), "providers.jira.token"),
         timeout_s=given.timeout_s,
         retry_after_cap_s=given.retry_after_cap_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -16,12 +17,23 @@ UNDO_PROPERTY = "counterfoil_undo"
 OPEN_PROPERTY = "counterfoil_open"
 """Names the call that put a staged ticket into the queue: the request that moves it writes this."""
 
+_MARK = re.compile(r"\bcf-([0-9a-f]{32})\b")
 _ARGUMENT_OF_FIELD = {"issuetype": "issue_type", "comment": "body"}
 
 
 def label_of(key: str) -> str:
     """The label that search finds. Only our hex key goes in: a label takes no spaces, and tenants' names stay out."""
     return f"cf-{key}"
+
+
+def marked(text: object, key: str) -> str:
+    """A description or comment that ends with our key: in Data Center the second place where it is looked for."""
+    return f"{text}\n\n{label_of(key)}" if text else label_of(key)
+
+
+def keys_in(text: object) -> frozenset[str]:
+    """The keys that a description or comment names."""
+    return frozenset(_MARK.findall(text)) if isinstance(text, str) else frozenset()
 
 
 def property_of(call: Call) -> dict[str, object]:
@@ -90,11 +102,19 @@ def error_outcome(exc: Exception, call: Call, *, retry_after_cap_s: float) -> No
         return classify_exception(exc)
     reply = getattr(exc, "response", None)
     headers = getattr(reply, "headers", None)
+    if status != 429 and not is_jira_s_own(exc):
+        return Uncertain(f"http_{status}", evidence=f"HTTP {status}")
     wait_s = retry_after_of(headers, cap_s=retry_after_cap_s) if isinstance(headers, Mapping) else None
     outcome = classify_status(status, retry_after_s=wait_s)
     if isinstance(outcome, Rejected) and not outcome.retryable:
         return Rejected(outcome.code, field=_field(reply, call))
     return outcome
+
+
+def is_jira_s_own(exc: Exception) -> bool:
+    """The error is in a form of Jira's: a gateway before it answers with pages of its own."""
+    body = _body(getattr(exc, "response", None))
+    return any(name in body for name in ("errorMessages", "errors", "message"))
 
 
 def error_code(exc: Exception) -> str:
@@ -105,10 +125,16 @@ def error_code(exc: Exception) -> str:
 
 def _field(reply: object, call: Call) -> str | None:
     """The argument that Jira's first field error is about."""
-    try:
-        errors = reply.json()["errors"]  # type: ignore[attr-defined]
-        name = next(iter(errors))
-    except (AttributeError, KeyError, TypeError, ValueError, StopIteration):
-        return None
-    name = _ARGUMENT_OF_FIELD.get(name, name)
+    errors = _body(reply).get("errors")
+    first = next(iter(errors), None) if isinstance(errors, Mapping) else None
+    name = _ARGUMENT_OF_FIELD.get(str(first), str(first))
     return name if name in call.arguments else None
+
+
+def _body(reply: object) -> Mapping[str, object]:
+    """The JSON object of a reply, {} for anything else."""
+    try:
+        body = reply.json()  # type: ignore[attr-defined]
+    except (AttributeError, ValueError):
+        return {}
+    return body if isinstance(body, Mapping) else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +19,7 @@ WEST_OF_UTC = timedelta(hours=12)
 PAGE_SIZE = 100
 PAGES_MAX = 20
 FIELDS = ("labels", "created", "status")
+FIELDS_DATA_CENTER = (*FIELDS, "description", "creator")
 PROPERTIES = f"{PROPERTY},{OPEN_PROPERTY},{UNDO_PROPERTY}"
 """What is read of a ticket to tell whether it is ours, and what became of it."""
 
@@ -29,16 +30,19 @@ class Incomplete(Exception):
 
 def open_client(config: JiraConfig, transport: OneShot) -> Any:
     """A jira client that sends each request once: by default it repeats every verb, POST too, and follows redirects."""
+    login = config.email if config.is_cloud else config.username
     client: Any = JIRA(
         server=config.server,
-        basic_auth=(config.email, config.token),
+        basic_auth=(login, config.token) if login else None,
+        token_auth=None if login else config.token,
         get_server_info=False,
         max_retries=0,
         timeout=config.timeout_s,
         logging=False,  # it logs replies that it cannot read
     )
     transport.mount_on(client._session)
-    client.deploymentType = "Cloud"  # else enhanced_search_issues returns None without asking
+    # Where it does not say Cloud, enhanced_search_issues returns None without asking.
+    client.deploymentType = "Cloud" if config.is_cloud else "Server"
     client._fields_cache_value = {"labels": "labels"}  # we use field ids: no need to ask for their names first
     return client
 
@@ -46,8 +50,10 @@ def open_client(config: JiraConfig, transport: OneShot) -> Any:
 class JiraReads:
     """The reads that sends and look-ups share. Raises what the client raises, or Incomplete."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, *, is_cloud: bool) -> None:
         self._client = client
+        self._is_cloud = is_cloud
+        self._fields = FIELDS if is_cloud else FIELDS_DATA_CENTER
 
     def tickets_with_labels(self, keys: Sequence[str]) -> list[dict[str, object]]:
         """Every ticket that carries the label of one of these keys, as far as the index knows."""
@@ -77,8 +83,7 @@ class JiraReads:
         In UTC because Jira writes times in the account's own zone, which somebody may change.
         """
         ticket = self.get(f"issue/{issue}", fields="status,updated")
-        fields, status = ticket.get("fields"), status_of(ticket)
-        updated = time_of(fields.get("updated")) if isinstance(fields, Mapping) else None
+        status, updated = status_of(ticket), time_of(fields_of(ticket).get("updated"))
         status_id = clean_id(status.get("id"))
         if updated is None or status_id is None:
             raise Incomplete("malformed")
@@ -86,7 +91,7 @@ class JiraReads:
 
     def ticket(self, issue: str) -> dict[str, object]:
         """One ticket, by a key that a person has typed, with what a search gives of it."""
-        ticket = self.get(f"issue/{quote(issue, safe='')}", fields=",".join(FIELDS), properties=PROPERTIES)
+        ticket = self.get(f"issue/{quote(issue, safe='')}", fields=",".join(self._fields), properties=PROPERTIES)
         if not ticket.get("id"):
             raise Incomplete("malformed")
         return ticket
@@ -112,6 +117,13 @@ class JiraReads:
                 raise Incomplete("malformed")
         raise Incomplete("too_many_pages")
 
+    def own_name(self) -> str:
+        """The login name of the account that asks; Data Center's only."""
+        name = self.get("myself").get("name")
+        if not isinstance(name, str) or not name:
+            raise Incomplete("malformed")
+        return name
+
     def get(self, path: str, **params: str) -> dict[str, object]:
         """One JSON object."""
         answer = self._client._session.get(self._client._get_url(path), params=params).json()
@@ -121,33 +133,64 @@ class JiraReads:
 
     def _search(self, jql: str, *, back_to: datetime | None = None) -> list[dict[str, object]]:
         found: list[dict[str, object]] = []
+        pages = self._pages(jql) if self._is_cloud else self._pages_by_offset(jql)
+        for tickets, ended in pages:
+            found += tickets
+            if ended or (back_to is not None and _ends_before(found, back_to)):
+                return found
+        raise Incomplete("too_many_pages")
+
+    def _pages(self, jql: str) -> Iterator[tuple[list[dict[str, Any]], bool]]:
+        """At most `PAGES_MAX` pages of Cloud's search, each by the token of the one before, with whether it is the last."""
         token: str | None = None
         for _ in range(PAGES_MAX):
-            page = self._client.enhanced_search_issues(
-                jql,
-                nextPageToken=token,
-                maxResults=PAGE_SIZE,
-                fields=list(FIELDS),
-                properties=PROPERTIES,
-                json_result=True,
+            tickets, token = self._page(jql, token)
+            yield tickets, token is None
+            if token is None:
+                return
+
+    def _page(self, jql: str, token: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        page = self._client.enhanced_search_issues(
+            jql,
+            nextPageToken=token,
+            maxResults=PAGE_SIZE,
+            fields=list(self._fields),
+            properties=PROPERTIES,
+            json_result=True,
+        )
+        if not isinstance(page, dict):
+            raise Incomplete("no_search")
+        tickets, following = _items(page, "issues"), page.get("nextPageToken")
+        ended = following is None and page.get("isLast", True) is True
+        if not ended and not isinstance(following, str):
+            raise Incomplete("malformed")
+        return tickets, following
+
+    def _pages_by_offset(self, jql: str) -> Iterator[tuple[list[dict[str, Any]], bool]]:
+        """At most `PAGES_MAX` pages of Data Center's search, which may be shorter than asked for.
+
+        Each may come from another node with an index of its own: where they do not agree on how many tickets there are, one
+        may have slipped through between two pages.
+        """
+        start, total = 0, None
+        for _ in range(PAGES_MAX):
+            page = self._client.search_issues(
+                jql, startAt=start, maxResults=PAGE_SIZE, fields=list(self._fields), json_result=True
             )
-            if not isinstance(page, dict):
-                raise Incomplete("no_search")
-            found += _items(page, "issues")
-            token = page.get("nextPageToken")
-            if token is None and page.get("isLast", True) is True:
-                return found
-            if back_to is not None and _ends_before(found, back_to):
-                return found
-            if not isinstance(token, str):
+            if not isinstance(page, dict) or not isinstance(page.get("total"), int) or page.get("startAt") != start:
                 raise Incomplete("malformed")
-        raise Incomplete("too_many_pages")
+            tickets = _items(page, "issues")
+            start, before, total = start + len(tickets), total, page["total"]
+            if before not in (None, total) or (not tickets and start < total):
+                raise Incomplete("changed_between_pages")
+            yield tickets, start >= total
+            if start >= total:
+                return
 
 
 def _ends_before(tickets: Sequence[Mapping[str, object]], time: datetime) -> bool:
     """Whether the last of these, newest first, says that it was created before that time."""
-    fields = tickets[-1].get("fields") if tickets else None
-    created = time_of(fields.get("created")) if isinstance(fields, Mapping) else None
+    created = time_of(fields_of(tickets[-1]).get("created")) if tickets else None
     return created is not None and created < time
 
 
@@ -157,6 +200,12 @@ def properties_of(item: Mapping[str, object]) -> dict[str, object]:
     if isinstance(properties, list):
         return {str(p.get("key")): p.get("value") for p in properties if isinstance(p, dict)}
     return properties if isinstance(properties, dict) else {}
+
+
+def fields_of(ticket: Mapping[str, object]) -> Mapping[str, object]:
+    """A ticket's fields, {} where it has none."""
+    fields = ticket.get("fields")
+    return fields if isinstance(fields, Mapping) else {}
 
 
 def status_of(ticket: Mapping[str, object]) -> dict[str, object]:

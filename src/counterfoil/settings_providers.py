@@ -58,7 +58,7 @@ class Reach(Section):
     base_url: str | None = None  # None = the client library's own address: the real service
     server: str | None = None  # the same for Jira and Zendesk, under the name that their users know
     email: str | None = None  # the login that a token belongs to, where the provider wants both; SMTP: who mail is from
-    username: Word | None = None  # SMTP: the login that the token is the password of; None = no login. Twilio: an API key
+    username: Word | None = None  # SMTP, Jira Data Center: whose password the token is; None = no login. Twilio: an API key
     api_key: SecretStr | None = None
     api_key_file: Path | None = None  # read by workers only, at each call: a file that is replaced is the next call's
     token: SecretStr | None = None
@@ -68,6 +68,7 @@ class Reach(Section):
     account_sid: Word | None = None  # Twilio: the account; the token is its own, or that of the API key in username
     sender: Word | None = None  # Twilio: the number or name that texts come from
     messaging_service: Word | None = None  # Twilio: what picks the sender instead; without it nothing is scheduled
+    deployment: Literal["cloud", "data_center"] = "cloud"  # Jira: the two have other searches and other logins
     staging_transition: Word | None = None  # Jira: the id of the move into staging_status; None = nothing is staged
     staging_status: Word = "Staged"  # Jira: where a prepared ticket waits, on no team's board
     queue_status: Word = "To Do"  # Jira: where an opened one goes; what Jira itself calls a new workflow's first status
