@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument(
         "--smtp-port", type=int, default=0, help="the mail server's port; 0 takes a free one (default 0)"
     )
+    parser.add_argument("--imap-port", type=int, default=0, help="the mailbox's port; 0 takes a free one (default 0)")
     parser.add_argument("--data", type=Path, required=True, help="folder for its own database; made if it is missing")
     parser.add_argument("--with-stdin", action="store_true", help="stop when standard input ends: die with the parent")
     parser.add_argument(
@@ -46,6 +47,7 @@ def main() -> None:
             ready=_say,
             parent_fd=parent_fd,
             smtp_port=options.smtp_port,
+            imap_port=options.imap_port,
             doubles=doubles,
         )
     )

@@ -79,6 +79,7 @@ class Sandbox:
         self.twilio = ProviderView(self, "twilio")
         self.slack = ProviderView(self, "slack")
         self.smtp = SmtpView(self, "smtp")
+        self.imap = ImapView(self, "imap")
 
     def provider(self, name: str) -> ProviderView:
         """Any provider that is mounted: one of the attributes, or a double of your own."""
@@ -190,3 +191,12 @@ class SmtpView(ProviderView):
     def url(self) -> str:
         """What to give as `server`: smtp://127.0.0.1 and the port."""
         return f"smtp://127.0.0.1:{self.sandbox._call('GET', '')['smtp_port']}"
+
+
+class ImapView(ProviderView):
+    """The mailbox, which has a port of its own. `on` is a phase: connect, login, select, append, literal, appended, …"""
+
+    @property
+    def url(self) -> str:
+        """What to give as `imap_server`: imap://127.0.0.1 and the port."""
+        return f"imap://127.0.0.1:{self.sandbox._call('GET', '')['imap_port']}"

@@ -49,6 +49,8 @@ class Config:
     """What a twin of a creation that is under way meets; Zendesk does not say."""
     resend_idem_ttl_s: float = 24 * 3600.0
     """The same of Resend."""
+    imap_uidplus: bool = True
+    """Whether the mailbox can remove one message by its number."""
     resend_tags: Literal["shown", "hidden"] = "shown"
     """Whether a mail that is read shows its tags; Resend's own clients call them optional."""
     refund_pending_s: float = 0.0
@@ -122,6 +124,8 @@ class Config:
             case "slack_shared", [*channels] if all(isinstance(channel, str) for channel in channels):
                 return tuple(channels)
             case "twilio_status", str() if value in get_args(TwilioStatus):
+                return value
+            case "imap_uidplus", bool():
                 return value
             case (("projects" | "linear_teams"), [*keys]) if keys and all(isinstance(key, str) for key in keys):
                 return tuple(keys)

@@ -13,6 +13,10 @@ from aiohttp import web
 
 from counterfoil.sandbox.faults import Rule
 from counterfoil.sandbox.gateway import Gateway
+from counterfoil.sandbox.imap import NAME as IMAP
+from counterfoil.sandbox.imap import ImapServer
+from counterfoil.sandbox.imap_faults import ImapRule
+from counterfoil.sandbox.imap_mailbox import count_open as count_imap
 from counterfoil.sandbox.jira_issues import count_open
 from counterfoil.sandbox.mail import count_drafts
 from counterfoil.sandbox.smtp import EFFECT as SMTP_EFFECT
@@ -46,6 +50,8 @@ _COUNTED = {
     "drafts_deleted": ("mail", "draft_deletion"),
     "customer_messages": ("mail", "customer_message"),
     "emails": (SMTP, SMTP_EFFECT),
+    "imap_drafts": (IMAP, "draft"),
+    "imap_drafts_deleted": (IMAP, "draft_deletion"),
     "resend_emails": ("resend", "email"),
     "sms": ("twilio", "sms"),
     "sms_scheduled": ("twilio", "sms_scheduled"),
@@ -62,14 +68,16 @@ def counts(store: Store) -> dict[str, int]:
     """Durable effects by name. A charge counts when money moved: on success, or on capture of a hold."""
     have = store.count_effects()
     standing = {"tickets_open": count_open(store), "drafts_open": count_drafts(store)}
+    standing |= {"imap_drafts_open": count_imap(store)}
     return {name: have.get(kind, 0) for name, kind in _COUNTED.items()} | standing
 
 
 class Control:
     """The control API over one gateway, its store and the providers behind it."""
 
-    def __init__(self, gateway: Gateway, providers: Sequence[Provider], smtp: SmtpServer) -> None:
-        self.gateway, self.store, self.providers, self.smtp = gateway, gateway.store, providers, smtp
+    def __init__(self, gateway: Gateway, providers: Sequence[Provider], smtp: SmtpServer, imap: ImapServer) -> None:
+        self.gateway, self.store, self.providers = gateway, gateway.store, providers
+        self.smtp, self.imap = smtp, imap
         self.webhooks = Webhooks(gateway.store)
 
     def add_to(self, app: web.Application) -> None:
@@ -90,10 +98,11 @@ class Control:
     async def _state(self, _http: web.Request) -> web.Response:
         config = self.store.config.to_json()
         state = {"now": self.store.now(), "offset_s": self.store.clock.offset_s, "config": config}
-        return web.json_response({**state, "smtp_port": self.smtp.port})
+        return web.json_response({**state, "smtp_port": self.smtp.listener.port, "imap_port": self.imap.listener.port})
 
     async def _faults(self, _http: web.Request) -> web.Response:
-        rules: list[Rule | SmtpRule] = [*self.gateway.rules.rules, *self.smtp.rules.rules]
+        rules: list[Rule | SmtpRule | ImapRule] = [*self.gateway.rules.rules, *self.smtp.rules.rules]
+        rules += self.imap.rules.rules
         return web.json_response({"faults": [rule.to_json() for rule in rules]})
 
     def _add_fault(self, posted: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +110,10 @@ class Control:
             smtp_rule = SmtpRule.from_json(posted)
             self.smtp.rules.rules.append(smtp_rule)
             return smtp_rule.to_json()
+        if posted.get("provider") == IMAP:
+            imap_rule = ImapRule.from_json(posted)
+            self.imap.rules.rules.append(imap_rule)
+            return imap_rule.to_json()
         rule = Rule.from_json(posted)
         known = [(p.name, operation) for p in self.providers for route in p.routes for operation in route.operations]
         if not any(rule.selects(provider, operation) for provider, operation in known):
@@ -112,6 +125,7 @@ class Control:
     async def _clear_faults(self, _http: web.Request) -> web.Response:
         self.gateway.rules.rules.clear()
         self.smtp.clear()
+        self.imap.clear()
         return web.json_response({})
 
     def _advance(self, posted: dict[str, Any]) -> dict[str, Any]:
@@ -142,6 +156,7 @@ class Control:
     def _reset(self, posted: dict[str, Any]) -> dict[str, Any]:
         self.gateway.rules.rules.clear()
         self.smtp.clear()
+        self.imap.clear()
         self.gateway.attempts.clear()
         self.webhooks.clear()
         self.store.reset(keep_clock=bool(posted.get("keep_clock")))

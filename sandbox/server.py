@@ -15,6 +15,7 @@ from aiohttp import web
 
 from counterfoil.sandbox.control import Control
 from counterfoil.sandbox.gateway import Gateway
+from counterfoil.sandbox.imap import ImapServer
 from counterfoil.sandbox.jira import JIRA
 from counterfoil.sandbox.linear import LINEAR
 from counterfoil.sandbox.mail import MAIL
@@ -35,9 +36,9 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")  # it is a path's first part, and `_
 
 
 def create_app(
-    path: Path, *, host: str = "127.0.0.1", smtp_port: int = 0, doubles: Sequence[Provider] = ()
+    path: Path, *, host: str = "127.0.0.1", smtp_port: int = 0, imap_port: int = 0, doubles: Sequence[Provider] = ()
 ) -> web.Application:
-    """The whole world over one SQLite file; every provider is mounted under `/<its name>`, mail has a port of its own.
+    """The whole world over one SQLite file; every provider is mounted under `/<its name>`, mail has ports of its own.
 
     `doubles` are somebody's own, beside ours; one of the same name stands in the place of ours.
     """
@@ -48,15 +49,17 @@ def create_app(
         for route in provider.routes:
             handler = gateway.handler(provider, route)
             app.router.add_route(route.method, f"/{provider.name}{route.path}", handler)
-    smtp = SmtpServer(gateway)
-    control = Control(gateway, providers, smtp)
+    smtp, imap = SmtpServer(gateway), ImapServer(gateway)
+    control = Control(gateway, providers, smtp, imap)
     control.add_to(app)
 
     async def listen(_app: web.Application) -> None:
-        await smtp.start(host, smtp_port)
+        await smtp.listener.start(host, smtp_port)
+        await imap.listener.start(host, imap_port)
 
     async def close(_app: web.Application) -> None:
-        smtp.stop()
+        smtp.listener.stop()
+        imap.listener.stop()
         await control.webhooks.close()
         gateway.store.close()
 
@@ -73,10 +76,11 @@ async def serve(
     ready: Callable[[int], None],
     parent_fd: int | None,
     smtp_port: int = 0,
+    imap_port: int = 0,
     doubles: Sequence[Provider] = (),
 ) -> None:
-    """Serves until SIGTERM or SIGINT; `ready` gets the port (0 = any free one, of SMTP as well). With `parent_fd`, also
-    until that pipe ends.
+    """Serves until SIGTERM or SIGINT; `ready` gets the port (0 = any free one, of SMTP and IMAP as well). With
+    `parent_fd`, also until that pipe ends.
 
     Requests under way at the end are dropped, as a provider's would be.
     """
@@ -87,7 +91,7 @@ async def serve(
     if parent_fd is not None:
         threading.Thread(target=_wait_for_end, args=(parent_fd, loop, stop), daemon=True).start()
     # A client that gives up does not cancel its request's handler: what was sent may still take effect.
-    app = create_app(path, host=host, smtp_port=smtp_port, doubles=doubles)
+    app = create_app(path, host=host, smtp_port=smtp_port, imap_port=imap_port, doubles=doubles)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=False, shutdown_timeout=0.1)
     await runner.setup()
     try:

@@ -17,6 +17,7 @@ from functools import partial
 from counterfoil.sandbox.attempts import Attempt
 from counterfoil.sandbox.damage import reset
 from counterfoil.sandbox.gateway import Gateway
+from counterfoil.sandbox.listener import Listener, SessionEnded
 from counterfoil.sandbox.smtp_faults import SmtpRule, SmtpRules
 
 NAME = "smtp"
@@ -30,46 +31,16 @@ _ADDRESS = re.compile(rb"(?i)(?:FROM|TO):\s*<([^<>\s]*)>")
 _OPERATIONS = {b"EHLO": "ehlo", b"HELO": "ehlo", b"AUTH": "auth", b"MAIL": "mail", b"RCPT": "rcpt", b"DATA": "data"}
 
 
-class _Ended(Exception):
-    """The session is over: by a fault, or because its client has gone."""
-
-
 class SmtpServer:
     """A mail server on a port of its own, over the gateway's store, clock and log."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.rules = SmtpRules()
-        self.port = 0
-        self._server: asyncio.Server | None = None
-        self._sessions: set[asyncio.Task[None]] = set()
-
-    async def start(self, host: str, port: int) -> None:
-        """Listens; `port` 0 takes a free one, which `port` is then."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=1 << 16)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    def stop(self) -> None:
-        """At once; sessions under way are cut."""
-        if self._server is not None:
-            self._server.close()
-        for session in self._sessions:
-            session.cancel()
+        self.listener = Listener(lambda reader, writer: _Session(self, reader, writer).run())
 
     def clear(self) -> None:
         self.rules.rules.clear()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._sessions.add(task)
-        try:
-            await _Session(self, reader, writer).run()
-        except (_Ended, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-            pass
-        finally:
-            self._sessions.discard(task)
-            writer.close()
 
     def accept(self, raw: bytes, to: str, attempt: Attempt, generation: int) -> None:
         """One more message in the recipient's mailbox, unless the world was reset meanwhile."""
@@ -146,7 +117,7 @@ class _Session:
             size += len(lines[-1])
             if size > _MESSAGE_BYTES_MAX:
                 await self._reply(552, "too large")
-                raise _Ended
+                raise SessionEnded
         raw = b"".join(line[1:] if line.startswith(b".") else line for line in lines[:-1])
         await self._finish(raw)
         self.sender, self.to = None, []
@@ -180,7 +151,7 @@ class _Session:
             return await self._reply(code, text)
         await self._hurt(rule)
         if operation == "data":
-            raise _Ended  # whatever was answered in place of the 354, no message comes now
+            raise SessionEnded  # whatever was answered in place of the 354, no message comes now
         return None
 
     async def _hurt(self, rule: SmtpRule) -> None:
@@ -197,7 +168,7 @@ class _Session:
                 self._cut()
             case _:
                 self.writer.close()
-        raise _Ended
+        raise SessionEnded
 
     def _cut(self) -> None:
         transport = self.writer.transport

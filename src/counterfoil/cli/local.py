@@ -161,6 +161,9 @@ def sandbox(
     smtp_port: Annotated[
         int, typer.Option("--smtp-port", min=0, max=65535, help="The mail server's port; 0 takes a free one.")
     ] = 8725,
+    imap_port: Annotated[
+        int, typer.Option("--imap-port", min=0, max=65535, help="The mailbox's port; 0 takes a free one.")
+    ] = 8743,
 ) -> None:
     """Serve the outside world for tests: Stripe, Jira, a warehouse and mail over real HTTP and SMTP, with faults on request.
 
@@ -173,7 +176,17 @@ def sandbox(
 
     data.mkdir(parents=True, exist_ok=True)
     database = data / "sandbox.db"
-    asyncio.run(serve("127.0.0.1", port, database, ready=_say_sandbox, parent_fd=None, smtp_port=smtp_port))
+    asyncio.run(
+        serve(
+            "127.0.0.1",
+            port,
+            database,
+            ready=_say_sandbox,
+            parent_fd=None,
+            smtp_port=smtp_port,
+            imap_port=imap_port,
+        )
+    )
 
 
 def _say_webhooks(host: str, port: int) -> None:
