@@ -58,12 +58,12 @@ class Reach(Section):
     base_url: str | None = None  # None = the client library's own address: the real service
     server: str | None = None  # the same for Jira and Zendesk, under the name that their users know
     email: str | None = None  # the login that a token belongs to, where the provider wants both; SMTP: who mail is from
-    username: Word | None = None  # SMTP, Jira Data Center: whose password the token is; None = no login. Twilio: an API key
+    username: Word | None = None  # SMTP, Jira Data Center: the token is its password; None = none. Twilio: an API key
     api_key: SecretStr | None = None
     api_key_file: Path | None = None  # read by workers only, at each call: a file that is replaced is the next call's
     token: SecretStr | None = None
     token_file: Path | None = None
-    webhook_secret_file: Path | None = None  # what its events are signed with; None = events are refused, look-ups go on
+    webhook_secret_file: Path | None = None  # what its events are signed with; None = events are refused
     webhook_secret_files: tuple[Path, ...] | None = None  # the same while a secret is replaced: each of them is valid
     account_sid: Word | None = None  # Twilio: the account; the token is its own, or that of the API key in username
     sender: Word | None = None  # Twilio: the number or name that texts come from
