@@ -104,6 +104,11 @@ class Registry:
         return iter(self._tools.values())
 
 
+def with_functions(spec: ToolSpec) -> ToolSpec:
+    """One tool outside a registry, with the functions that its declaration names. Raises ToolDefinitionError."""
+    return replace(spec, lookup=_lookup_function(spec), resource_version=_version_function(spec))
+
+
 def adapter_of(spec: ToolSpec, config: object = None) -> Adapter:
     """A new adapter for the tool's provider, made with the provider's config. Imports the client: workers only."""
     if spec.adapter is None:

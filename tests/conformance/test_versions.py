@@ -7,19 +7,12 @@ must not for any other reason; a reading that fails is no version.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import requests
-from tests.conformance.test_adapters import (
-    EARLIER_KEY,
-    SUBJECTS,
-    TIMEOUT_S,
-    TOOLS,
-    call_of,
-    make_adapter,
-)
+from tests.conformance.shipped import SUBJECTS
 
 from counterfoil import Of
 from counterfoil.providers.contract import Adapter, Call
@@ -28,6 +21,7 @@ from counterfoil.providers.registry import Registry, adapter_of
 from counterfoil.providers.tool import tool
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.sandbox.faults import FAULTS
+from counterfoil.testing.stage import TIMEOUT_S, call_of, staged
 
 SLOW = frozenset({"stall_headers", "stall_body", "slow", "slow_after_commit"})
 HARMLESS = frozenset({"answer", "duplicate_delivery", "slow_after_commit", "504_then_commit_after"})
@@ -148,15 +142,11 @@ def read(request: pytest.FixtureRequest, sandbox: Sandbox) -> Read:
 
 def client_read(sandbox: Sandbox, resource: Resource) -> Read:
     """A shipped tool, by its adapter. As while it is proposed, the call has no key yet."""
-    subject = SUBJECTS[resource.tool]
-    first = SUBJECTS[str(subject.after)]
-    adapter = make_adapter(subject, sandbox)
-    arguments = TOOLS.get(first.name).validate(first.arguments)
-    done = adapter.send(call_of(first, arguments, key=EARLIER_KEY), timeout_s=TIMEOUT_S)
-    assert isinstance(done, Succeeded)
-    of = Of(action_id="act_first", tool=first.name, key=EARLIER_KEY, receipt=done.id, arguments=arguments)
-    call = call_of(subject, TOOLS.get(subject.name).validate(subject.arguments), key="", of=of)
-    return Read(sandbox, resource, adapter, call, done.id)
+    on_stage = staged(SUBJECTS[resource.tool], sandbox)
+    of = on_stage.call.of
+    assert of is not None
+    assert of.receipt is not None
+    return Read(sandbox, resource, on_stage.adapter, replace(on_stage.call, key=""), of.receipt)
 
 
 def mail_read(sandbox: Sandbox, resource: Resource) -> Read:
@@ -201,7 +191,7 @@ def mail_read(sandbox: Sandbox, resource: Resource) -> Read:
         arguments={"to": "ann@example.test"},
         target="ann@example.test",
         first_sent_at=None,
-        of=Of(action_id="act_first", tool="draft", key=EARLIER_KEY, receipt=receipt, arguments={}),
+        of=Of(action_id="act_first", tool="draft", key="ea" * 16, receipt=receipt, arguments={}),
     )
     return Read(sandbox, resource, adapter_of(registry.get("send_draft")), call, receipt)
 
@@ -220,9 +210,7 @@ def test_nothing_else_changes_the_version(read: Read) -> None:
     before = read.known()
     read.sandbox.advance(3600)
     other = SUBJECTS["stripe_authorize" if read.resource.provider == "stripe" else "jira_create"]
-    made = make_adapter(other, read.sandbox).send(
-        call_of(other, TOOLS.get(other.name).validate(other.arguments), key="0b" * 16), timeout_s=TIMEOUT_S
-    )
+    made = other.adapter_at(read.sandbox).send(call_of(other, key="0b" * 16), timeout_s=TIMEOUT_S)
     assert isinstance(made, Succeeded)
     assert read.known() == before
 
@@ -253,7 +241,7 @@ def test_what_makes_its_object_has_no_version(sandbox: Sandbox) -> None:
     """A call about nothing that is there reads nothing, and asks nobody."""
     for name in ("stripe_charge", "stripe_authorize", "jira_create", "jira_stage", "zendesk_create", "ship"):
         subject = SUBJECTS[name]
-        reading = make_adapter(subject, sandbox).version(call_of(subject, subject.arguments), timeout_s=TIMEOUT_S)
+        reading = subject.adapter_at(sandbox).version(call_of(subject), timeout_s=TIMEOUT_S)
         assert isinstance(reading, Unreadable)
     assert sandbox.requests() == []
 

@@ -25,6 +25,8 @@ SUBJECTS = (
         effect="charge",
         deduplicates=True,
         lookup_operation="payment_intents.list",
+        other={"amount_minor": 501},
+        fails_with={"payment_method": "pm_card_chargeDeclined"},
     ),
     Subject(
         name="stripe_refund",
@@ -37,6 +39,7 @@ SUBJECTS = (
         after="stripe_charge",
         deduplicates=True,
         lookup_operation="refunds.list",
+        other={"amount_minor": 201},
     ),
     Subject(
         name="stripe_authorize",
@@ -48,6 +51,8 @@ SUBJECTS = (
         effect="authorization",
         deduplicates=True,
         lookup_operation="payment_intents.list",
+        other={"amount_minor": 501},
+        fails_with={"payment_method": "pm_card_chargeDeclined"},
     ),
     Subject(
         name="stripe_capture",
@@ -60,6 +65,7 @@ SUBJECTS = (
         after="stripe_authorize",
         deduplicates=True,
         lookup_operation="payment_intents.retrieve",
+        other={"amount_minor": 301},
     ),
     Subject(
         name="stripe_cancel",

@@ -66,6 +66,7 @@ def warehouse_tool(url: str) -> Any:
 SUBJECTS = (
     Subject(
         name="ship",
+        tool=warehouse_tool("http://127.0.0.1:9"),  # what it declares; `adapter` makes the one that is called
         arguments={"order_id": "1182", "sku": "kettle"},
         target="1182",
         provider="warehouse",
@@ -85,6 +86,7 @@ SUBJECTS = (
         effect="shipment",
         deduplicates=True,
         lookup_operation="shipments.list",
+        other={"sku": "mug"},
     ),
     Subject(
         name="http_unship",

@@ -25,6 +25,7 @@ SUBJECTS = (
         effect="ticket",
         deduplicates=True,
         lookup_operation="tickets.list",
+        other={"body": "The parcel is lost."},
     ),
     Subject(
         name="zendesk_note",
