@@ -88,6 +88,8 @@ def _first(operation: OperationDefinitionNode) -> str | None:
 def _shown(error: GraphQLError) -> Json:
     """An error in Linear's form. What is not a refusal of ours is a bug of the sandbox, and is raised."""
     original = error.original_error
+    if isinstance(original, GraphQLError):  # a variable that does not fit
+        original = None
     if original is not None and not isinstance(original, InputError):
         raise original
     code = "INPUT_ERROR" if original is not None else "BAD_USER_INPUT"

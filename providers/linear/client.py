@@ -13,7 +13,7 @@ from typing import Any
 from counterfoil.providers.contract import OTHER_KEY, Call
 from counterfoil.providers.frame import each_found, judged_send
 from counterfoil.providers.linear.config import LinearConfig
-from counterfoil.providers.linear.documents import CLOSE_ISSUE, CREATE_COMMENT, CREATE_ISSUE, DELETE_COMMENT
+from counterfoil.providers.linear.documents import CLOSE_ISSUE, CREATE_COMMENT, CREATE_ISSUE, DELETE_COMMENT, WRITES
 from counterfoil.providers.linear.outcomes import (
     carries,
     closed,
@@ -157,7 +157,9 @@ class LinearAdapter:
         """The data of the answer to the one write, or what an answer without it proves."""
         answer = self._reads.post(document, variables)
         data = data_of(answer)
-        return refusal(answer, call, retry_after_cap_s=self._config.retry_after_cap_s) if data is None else data
+        if data is not None:
+            return data
+        return refusal(answer, call, first=WRITES[document], retry_after_cap_s=self._config.retry_after_cap_s)
 
     def _find(self, call: Call) -> Finding:
         match call.tool:

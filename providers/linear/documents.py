@@ -103,5 +103,11 @@ mutation DeleteComment($id: String!) {
 """
 
 READS = frozenset({BEFORE_ISSUE, FIND_ISSUES, READ_ISSUE, FIND_COMMENTS})
-"""What changes nothing. Every other document is a write."""
-WRITES = frozenset({CREATE_ISSUE, CLOSE_ISSUE, CREATE_COMMENT, DELETE_COMMENT})
+"""What changes nothing."""
+WRITES = {
+    CREATE_ISSUE: "issueCreate",
+    CLOSE_ISSUE: "issueUpdate",
+    CREATE_COMMENT: "commentCreate",
+    DELETE_COMMENT: "commentDelete",
+}
+"""Every other document, with the first field that it executes."""

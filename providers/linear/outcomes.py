@@ -98,26 +98,20 @@ def codes_of(answer: Answer) -> list[tuple[str, Mapping[str, Any]]]:
     return [(_code(error), error) for error in errors]
 
 
-def refusal(answer: Answer, call: Call, *, retry_after_cap_s: float) -> Rejected | Uncertain:
-    """What an answer that is no success proves about the write that it answers."""
+def refusal(answer: Answer, call: Call, *, first: str, retry_after_cap_s: float) -> Rejected | Uncertain:
+    """What an answer that is no success proves about the write that it answers; `first` is the mutation's first field."""
     codes = codes_of(answer)
-    limited = answer.status == 429 or (
-        bool(codes) and answer.status in _READABLE_STATUSES and all(code == "RATELIMITED" for code, _ in codes)
-    )
-    if _has_data(answer):
-        return Uncertain("partial", evidence=_evidence(answer, codes))
-    if limited:
+    evidence = _evidence(answer, codes)
+    if _has_data(answer) or any(_came_later(answer, error, first) for _, error in codes):
+        return Uncertain("partial", evidence=evidence)
+    if answer.status == 429 or (_is_readable(answer, codes) and all(code == "RATELIMITED" for code, _ in codes)):
         wait_s = retry_after_of(answer.headers, cap_s=retry_after_cap_s)
         return Rejected("rate_limited", retryable=True, retry_after_s=wait_s)
-    if answer.status not in _READABLE_STATUSES or not codes:
-        return Uncertain(
-            "malformed" if answer.status == 200 else f"http_{answer.status}", evidence=_evidence(answer, codes)
-        )
+    if not _is_readable(answer, codes):
+        return Uncertain("malformed" if answer.status == 200 else f"http_{answer.status}", evidence=evidence)
     refused = [_refused(code, error, call) for code, error in codes]
     definite = [each for each in refused if each is not None]
-    if len(definite) < len(refused):
-        return Uncertain("provider_error", evidence=_evidence(answer, codes))
-    return definite[0]
+    return definite[0] if len(definite) == len(refused) else Uncertain("provider_error", evidence=evidence)
 
 
 def issue_made(payload: object, *, wanted: str) -> Succeeded | Uncertain:
@@ -242,10 +236,22 @@ def _code(error: Mapping[str, Any]) -> str:
     return code if isinstance(code, str) else ""
 
 
+def _is_readable(answer: Answer, codes: Sequence[tuple[str, object]]) -> bool:
+    return bool(codes) and answer.status in _READABLE_STATUSES
+
+
 def _has_data(answer: Answer) -> bool:
     """Something was executed: a field of the data is not null."""
     data = answer.body.get("data") if isinstance(answer.body, Mapping) else None
     return isinstance(data, Mapping) and any(value is not None for value in data.values())
+
+
+def _came_later(answer: Answer, error: Mapping[str, Any], first: str) -> bool:
+    """The error may be of a field after the first, which was executed before it although no data is shown of that."""
+    path = error.get("path")
+    if path is None:
+        return isinstance(answer.body, Mapping) and "data" in answer.body
+    return not isinstance(path, list) or path[:1] != [first]
 
 
 def _evidence(answer: Answer, codes: Sequence[tuple[str, object]]) -> str:

@@ -8,6 +8,8 @@ import pytest
 
 from counterfoil.providers.jira.client import JiraAdapter
 from counterfoil.providers.jira.config import JiraConfig
+from counterfoil.providers.linear.client import LinearAdapter
+from counterfoil.providers.linear.config import LinearConfig
 from counterfoil.providers.stripe.client import StripeAdapter
 from counterfoil.providers.stripe.config import StripeConfig
 from counterfoil.providers.twilio.client import TwilioAdapter
@@ -43,6 +45,11 @@ def jira_adapter(sandbox: Sandbox) -> JiraAdapter:
     return JiraAdapter(
         JiraConfig(server=sandbox.jira.url, email="bot@example.test", token="sandbox", staging_transition="51")
     )
+
+
+@pytest.fixture
+def linear(sandbox: Sandbox) -> LinearAdapter:
+    return LinearAdapter(LinearConfig(api_key="lin_api_sandbox", base_url=sandbox.linear.url))
 
 
 @pytest.fixture
