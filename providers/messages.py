@@ -36,6 +36,8 @@ _LOCAL = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~][A-Za-z0-9!#$%&'*+/=?^_`{|}~-]*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 ADDRESS = re.compile(rf"{_LOCAL}(?:\.{_LOCAL})*@{_LABEL}(?:\.{_LABEL})+")
 _LOCAL_CHARS_MAX, _LABEL_CHARS_MAX = 64, 63
+_ENCODED_WORD = "=?"
+"""Begins what a header shows as another text, line ends included (RFC 2047): nobody would have read what is sent."""
 _FORBIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
@@ -73,6 +75,7 @@ def checked_address(value: str) -> str:
     labels = domain.split(".")
     if (
         ADDRESS.fullmatch(value) is None
+        or _ENCODED_WORD in value
         or len(local) > _LOCAL_CHARS_MAX
         or any(len(label) > _LABEL_CHARS_MAX for label in labels)
     ):
@@ -99,7 +102,7 @@ def correction_by(tool: str) -> Correction:
 
 def _subject(value: str | Filled) -> str:
     text = text_of(value)
-    if not text.strip() or len(text) > SUBJECT_CHARS_MAX or not _is_clean(text):
+    if not text.strip() or len(text) > SUBJECT_CHARS_MAX or not _is_clean(text) or _ENCODED_WORD in text:
         raise ValueError("not a subject of one line")
     return text
 

@@ -5,6 +5,7 @@ The Date is the ledger's time of the first claim, which no later attempt changes
 
 from __future__ import annotations
 
+from datetime import UTC
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -19,15 +20,18 @@ def message_id_of(key: str, domain: str) -> str:
 
 
 def bytes_of(call: Call, sender: str) -> bytes:
-    """The whole message, in ASCII with CRLF line ends. ValueError where the call cannot be a mail."""
+    """The whole message, in ASCII with CRLF line ends. ValueError where the call cannot be a mail, or would be read as
+    something else than it says: `email` decodes what looks encoded in a header, line ends included."""
     if call.first_sent_at is None or not call.key:
         raise ValueError("a mail needs its key and the time of its first claim")
     message = EmailMessage(policy=SMTP)
-    message["Date"] = format_datetime(call.first_sent_at)
+    message["Date"] = format_datetime(call.first_sent_at.astimezone(UTC))  # the same text whatever zone a session has
     message["From"] = Address(addr_spec=sender)
     message["To"] = Address(addr_spec=str(call.arguments["to"]))
     message["Message-ID"] = message_id_of(call.key, sender.rpartition("@")[2])
     message["Subject"] = str(call.arguments["subject"])
     message["Auto-Submitted"] = "auto-generated"  # so that no absence notice answers it
+    if (str(message["To"]), str(message["Subject"])) != (str(call.arguments["to"]), str(call.arguments["subject"])):
+        raise ValueError("a header would not say what was recorded")
     message.set_content(str(call.arguments["body"]), cte="quoted-printable")
     return message.as_bytes()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from email.message import EmailMessage
 from email.policy import default
 from typing import Any, cast
@@ -21,6 +21,7 @@ from counterfoil.ledger.errors import ArgumentError, ConfigError
 from counterfoil.providers.contract import Call, Grade
 from counterfoil.providers.email.client import EmailAdapter
 from counterfoil.providers.email.config import EmailConfig, server_of
+from counterfoil.providers.email.message import bytes_of
 from counterfoil.providers.outcomes import NotSent, Outcome, Rejected, Succeeded, Uncertain, Unknown, Unreadable
 from counterfoil.providers.registry import Registry, adapter_of
 from counterfoil.sandbox.client import Sandbox, SandboxError
@@ -310,6 +311,7 @@ def test_any_text_arrives_as_it_is(send: Callable[..., Outcome], sandbox: Sandbo
         "jo@localhost",
         "jo@[127.0.0.1]",
         "-oq@example.com",
+        "=?utf-8?q?al?=@example.com",
         "jo..x@example.com",
         "jo @example.com",
         "jo@example.com.",
@@ -338,6 +340,10 @@ def test_what_is_no_plain_address_is_refused_at_the_door(tool: str, to: str) -> 
         ("subject", "Hello\x85there"),
         ("subject", " "),
         ("subject", "x" * 201),
+        ("subject", "=?utf-8?q?Hello=0D=0ABcc:_all@example.com?="),
+        ("subject", "Your order =?utf-8?b?DQpCY2M6IGFsbEBleGFtcGxlLmNvbQ==?="),
+        ("subject", "=?utf-8?q?what_nobody_has_read?="),
+        ("subject", {"template": "$a?utf-8?q?=0AX:_y?=", "values": {"a": "="}}),
         ("subject", {"template": "Hello $name", "values": {"name": "Jo\nBcc: all@example.com"}}),
         ("subject", {"template": "Hello $name", "values": {}}),
         ("subject", {"template": "Hello $name", "values": {"name": "Jo", "other": "x"}}),
@@ -359,6 +365,33 @@ def test_what_could_begin_a_header_is_refused_at_the_door(name: str, value: Any)
     with pytest.raises(ArgumentError) as refused:
         TOOLS.get("email_send").validate({**MAIL, name: value})
     assert refused.value.path.startswith(f"$.{name}")
+
+
+def test_the_zone_of_a_session_changes_no_byte() -> None:
+    """The same moment, as two workers' connections show it, is one Date."""
+    here = call_of()
+    assert here.first_sent_at is not None
+    there = replace(here, first_sent_at=here.first_sent_at.astimezone(timezone(timedelta(hours=9))))
+    assert bytes_of(there, "shop@example.org") == bytes_of(here, "shop@example.org")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("subject", "=?utf-8?q?Hello=0D=0A=0D=0AAnother_text?="),
+        ("subject", "=?utf-8?q?Hello?="),
+        ("to", "=?utf-8?q?al?=@example.com"),
+    ],
+)
+def test_a_header_that_would_be_read_as_something_else_is_not_sent(
+    send: Callable[..., Outcome], sandbox: Sandbox, name: str, value: str
+) -> None:
+    """A row that got past the door: what a mail reader would decode is neither what was recorded nor what was approved."""
+    call = replace(call_of(), arguments={**MAIL, name: value})
+    outcome = send(call)
+    assert isinstance(outcome, NotSent)
+    assert outcome.code.startswith("before_connect_")
+    assert sandbox.smtp.requests() == []
 
 
 def test_a_template_is_recorded_as_text() -> None:
