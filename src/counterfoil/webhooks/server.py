@@ -65,8 +65,8 @@ def serve(settings: Settings, *, database: str, host: str, port: int, ready: Cal
     Raises `ConfigError` where no provider has a webhook secret, a secret cannot be read, or the port is taken.
     """
     check_secrets(settings)
-    configure_logs()
     with _listening(host, port) as listening:
+        configure_logs()
         config = uvicorn.Config(
             app(settings, database=database),
             http="h11",
