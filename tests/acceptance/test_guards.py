@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 import requests
 from tests.acceptance.drafts import Mail
@@ -181,6 +182,32 @@ def test_carried_on(world: World, client, database: Database) -> None:
     plan.run.unwind("stop")
     world.settle()
     assert sorted(office.undone()) == ["capture 1182", "draft 1182"]
+
+
+@pytest.mark.guard("key_in_flight")
+def test_key_in_flight(world: World, enqueue, configure) -> None:
+    """The creation outlasts the client, and Zendesk would run a repeat beside it: one ticket."""
+    world.registry = Registry.load(["counterfoil.providers.zendesk.tools"])
+    configure("zendesk", timeout_s=1.0, landing_max_s=120)
+    world.sandbox.config(search_lag_s={"zendesk": 0}, zendesk_in_flight="execute")
+    world.sandbox.zendesk.fault("slow", on="tickets.create", delay_s=40)
+    enqueue("zendesk_create", {"subject": "Order 1182", "body": "Lost.", "order_id": "1182"})
+    world.settle()
+    world.advance(60)
+    assert world.sandbox.count("zendesk_tickets") == 1
+
+
+@pytest.mark.guard("account")
+def test_account(world: World, enqueue, configure, database: Database) -> None:
+    """A row that names the account of another tenant moves no money."""
+    configure("stripe", accounts={"eu": {"api_key": "sk_test_eu", "tenants": ["globex"]}})
+    enqueue("stripe_charge", CHARGE)
+    with psycopg.connect(database.url("owner")) as connection:
+        connection.execute("SET session_replication_role = replica")  # the triggers would refuse it
+        connection.execute("UPDATE counterfoil.action SET account = 'eu'")
+    world.settle()
+    assert world.sandbox.count("charges") == 0
+    assert list(world.states().values()) == ["operator_review"]
 
 
 def _lose_lease_and_earn_absence(world: World) -> None:

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from counterfoil.ledger import claims, unwind_steps
+from counterfoil.outbox.accounts import Accounts
 from counterfoil.reconciler import verdict
 from counterfoil.workers import executor, guards
 from counterfoil.workers.executor import Executor
@@ -85,11 +86,21 @@ def carried_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(unwind_steps, "_carried", lambda *_: None)
 
 
+def key_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """A key is repeated while its first request may still be running."""
+    patch.setattr(verdict, "_lands_in_s", lambda *_: None)
+
+
+def account(patch: pytest.MonkeyPatch) -> None:
+    """The worker takes whatever credentials a row names."""
+    patch.setattr(Accounts, "allow", lambda *_: True)
+
+
 GUARDS: dict[str, Patch] = {
     patch.__name__: patch
     for patch in (
         *(claim_condition, settle_token, send_fence, doubt, absence_window, ttl_at_send),
-        *(approval_gate, approval_digest, caps, version, carried_on),
+        *(approval_gate, approval_digest, caps, version, carried_on, key_in_flight, account),
     )
 }
 
