@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from counterfoil.ledger.errors import ConfigError
-from counterfoil.providers.email.config import EmailConfig, server_of
+from counterfoil.providers.email.config import EmailConfig, ImapConfig, checked_folder, imap_of, server_of
 from counterfoil.providers.http.config import HttpConfig
 from counterfoil.providers.http.tools import ADAPTER as HTTP_ADAPTER
 from counterfoil.providers.jira.config import JiraConfig
@@ -23,7 +23,7 @@ from counterfoil.providers.twilio.config import TwilioConfig
 from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.settings import Settings
 from counterfoil.settings_contracts import http_address
-from counterfoil.settings_providers import SECRETS, ProviderSettings
+from counterfoil.settings_providers import SECRETS, ProviderSettings, is_loopback
 
 
 def client_config(spec: ToolSpec, account: str, settings: Settings) -> object:
@@ -109,7 +109,28 @@ def _email(given: ProviderSettings) -> EmailConfig:
     host, port, tls = server_of(server, is_loopback=given.is_loopback)
     sender = _sender(given, "providers.email.email")
     password = None if given.username is None else needed(given.secret("token"), "providers.email.token")
-    return EmailConfig(host=host, port=port, tls=tls, sender=sender, username=given.username, password=password)
+    return EmailConfig(
+        host=host,
+        port=port,
+        tls=tls,
+        sender=sender,
+        username=given.username,
+        password=password,
+        imap=None if given.imap_server is None else _imap(given, given.imap_server),
+    )
+
+
+def _imap(given: ProviderSettings, server: str) -> ImapConfig:
+    """The mailbox, under the same login as the mail server."""
+    host, port, tls = imap_of(server, is_loopback=is_loopback(server))
+    return ImapConfig(
+        host=host,
+        port=port,
+        tls=tls,
+        username=needed(given.username, "providers.email.username"),
+        password=needed(given.secret("token"), "providers.email.token"),
+        folder=checked_folder(given.drafts_folder),
+    )
 
 
 def _resend(given: ProviderSettings) -> ResendConfig:

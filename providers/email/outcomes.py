@@ -33,6 +33,8 @@ class Phase(StrEnum):
 
 
 CLOSING = 421
+_LOST = ("SMTPServerDisconnected", "abort")
+"""What smtplib and imaplib raise when the other side has gone, or speaks another language."""
 _GO_AHEAD = 354
 
 
@@ -60,7 +62,7 @@ def final(code: int, receipt: str) -> Succeeded | Rejected | Uncertain:
 
 def broken(phase: Phase, exc: BaseException, *, in_time: bool) -> NotSent | Uncertain:
     """What an exception in this phase proves: by the phase alone, since smtplib raises the same class in all of them."""
-    reason = _reason(exc) if in_time else "timeout"
+    reason = reason_of(exc, in_time=in_time)
     if phase is Phase.DOT:
         return Uncertain(f"{phase}_{reason}", evidence=type(exc).__name__)
     code = getattr(exc, "smtp_code", None)
@@ -71,7 +73,10 @@ def _named(code: int) -> str:
     return str(code) if code > 0 else "malformed"
 
 
-def _reason(exc: BaseException) -> str:
+def reason_of(exc: BaseException, *, in_time: bool) -> str:
+    """A word for what ended a session; one that was cut at its time has timed out, whatever the client calls that."""
+    if not in_time:
+        return "timeout"
     match exc:
         case ConnectionRefusedError():
             return "refused"
@@ -80,4 +85,4 @@ def _reason(exc: BaseException) -> str:
         case ConnectionError():
             return "connection_lost"
         case _:
-            return "connection_lost" if type(exc).__name__ == "SMTPServerDisconnected" else type(exc).__name__
+            return "connection_lost" if type(exc).__name__ in _LOST else type(exc).__name__

@@ -59,6 +59,8 @@ class Reach(Section):
     server: str | None = None  # the same for Jira and Zendesk, under the name that their users know
     email: str | None = None  # the login that a token belongs to, where the provider wants both; SMTP: who mail is from
     username: Word | None = None  # SMTP, Jira Data Center: the token is its password; None = none. Twilio: an API key
+    imap_server: str | None = None  # e-mail: the mailbox for drafts, under the same login; None = no drafts
+    drafts_folder: Word = "Drafts"  # e-mail: what most mailboxes call it; other than ASCII as the server writes it
     api_key: SecretStr | None = None
     api_key_file: Path | None = None  # read by workers only, at each call: a file that is replaced is the next call's
     token: SecretStr | None = None
@@ -143,7 +145,8 @@ class ProviderSettings(Reach):
     def is_loopback(self) -> bool:
         """Every address given here is this machine. False where none is given: then the client's own address counts."""
         reached = (self, *self.accounts.values())
-        addresses = [address for reach in reached for address in (reach.base_url, reach.server) if address is not None]
+        given = [address for reach in reached for address in (reach.base_url, reach.server, reach.imap_server)]
+        addresses = [address for address in given if address is not None]
         return bool(addresses) and all(is_loopback(address) for address in addresses)
 
     def through(self, account: str) -> Self:

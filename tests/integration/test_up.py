@@ -22,12 +22,14 @@ from counterfoil.ledger.errors import ConfigError
 from counterfoil.settings import Settings
 from counterfoil.stack.errors import AlreadyUp
 from counterfoil.stack.home import Home, home
-from counterfoil.stack.project import SHIPPED_TOOLS, write_config
+from counterfoil.stack.project import SHIPPED_TOOLS, MailUrls, write_config
 from counterfoil.stack.services import Services
 from counterfoil.stack.up import LocalStack, keeper, stop_stack
 from counterfoil.stack.valkey import Valkey
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+MAIL_URLS = MailUrls("smtp://127.0.0.1:2", "imap://127.0.0.1:3")
 
 
 @pytest.fixture
@@ -198,9 +200,7 @@ def test_a_project_keeps_its_tools_and_limits_but_not_its_addresses(project: Pat
         '[tool.mine_charge]\napproval_above_minor = 5\n[approval]\ntwo_person = ["a\\"b", "c\\\\d"]\n'
     )
     made = home_of(project)
-    path = write_config(
-        made, project, sandbox_url="http://127.0.0.1:1", smtp_url="smtp://127.0.0.1:2", fast=True, tools=["more"]
-    )
+    path = write_config(made, project, sandbox_url="http://127.0.0.1:1", mail=MAIL_URLS, fast=True, tools=["more"])
     settings = Settings.load(path, {})
     assert settings.profile == "fast"
     assert settings.tools == ("mine", "more")
@@ -217,14 +217,10 @@ def test_a_project_keeps_its_tools_and_limits_but_not_its_addresses(project: Pat
 def test_without_a_configuration_the_shipped_tools_load(project: Path) -> None:
     """And without the fast profile a project's own address for Stripe stands."""
     made = home_of(project)
-    path = write_config(
-        made, project, sandbox_url="http://127.0.0.1:1", smtp_url="smtp://127.0.0.1:2", fast=False, tools=[]
-    )
+    path = write_config(made, project, sandbox_url="http://127.0.0.1:1", mail=MAIL_URLS, fast=False, tools=[])
     assert Settings.load(path, {}).tools == SHIPPED_TOOLS
     (project / "counterfoil.toml").write_text('[providers.stripe]\nbase_url = "https://stripe.example"\n')
-    path = write_config(
-        made, project, sandbox_url="http://127.0.0.1:1", smtp_url="smtp://127.0.0.1:2", fast=False, tools=[]
-    )
+    path = write_config(made, project, sandbox_url="http://127.0.0.1:1", mail=MAIL_URLS, fast=False, tools=[])
     assert Settings.load(path, {}).provider("stripe").base_url == "https://stripe.example"
 
 

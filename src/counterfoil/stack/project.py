@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from counterfoil.settings_sources import FILE_NAME, read_file
 from counterfoil.stack.home import Home, write_private
@@ -26,13 +26,20 @@ KEY_SECRET = "provider-keys"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
+class MailUrls(NamedTuple):
+    """Where the sandbox's mail server and mailbox are."""
+
+    smtp: str
+    imap: str
+
+
 def config_path(home: Home) -> Path:
     """Where the generated file is."""
     return home.path / FILE_NAME
 
 
 def write_config(
-    home: Home, project: Path, *, sandbox_url: str, smtp_url: str, fast: bool, tools: Sequence[str]
+    home: Home, project: Path, *, sandbox_url: str, mail: MailUrls, fast: bool, tools: Sequence[str]
 ) -> Path:
     """Write the file anew from the project's `counterfoil.toml`, if there is one, and give its path.
 
@@ -42,7 +49,7 @@ def write_config(
     """
     file = project / FILE_NAME
     written = read_file(file) if file.is_file() else {}
-    providers = _sandbox_providers(sandbox_url, smtp_url)
+    providers = _sandbox_providers(sandbox_url, mail)
     own = written.get("providers", {})
     config = {
         **written,
@@ -79,14 +86,20 @@ def to_toml(config: Mapping[str, Any]) -> str:
 _HEAD = "# Written by `counterfoil up`, anew at each start: change the project's own counterfoil.toml instead.\n"
 
 
-def _sandbox_providers(sandbox_url: str, smtp_url: str) -> dict[str, dict[str, str]]:
+def _sandbox_providers(sandbox_url: str, mail: MailUrls) -> dict[str, dict[str, str]]:
     return {
         "stripe": {"base_url": f"{sandbox_url}/stripe", "api_key": "sk_test_sandbox"},
         "linear": {"base_url": f"{sandbox_url}/linear", "api_key": "lin_api_sandbox"},
         "warehouse": {"base_url": f"{sandbox_url}/warehouse"},
         "mail": {"base_url": f"{sandbox_url}/mail"},
         "zendesk": {"server": f"{sandbox_url}/zendesk", "email": "bot@sandbox.example", "token": "sandbox"},
-        "email": {"server": smtp_url, "email": "shop@sandbox.example", "username": "shop", "token": "sandbox"},
+        "email": {
+            "server": mail.smtp,
+            "imap_server": mail.imap,
+            "email": "shop@sandbox.example",
+            "username": "shop",
+            "token": "sandbox",
+        },
         "resend": {"base_url": f"{sandbox_url}/resend", "email": "shop@sandbox.example", "api_key": "re_sandbox"},
         "twilio": {
             "base_url": f"{sandbox_url}/twilio",

@@ -31,7 +31,7 @@ from counterfoil.stack.databases import LOCAL_LOGINS, database_url, prepare_data
 from counterfoil.stack.errors import AlreadyUp, StackError
 from counterfoil.stack.home import Home, home, write_private
 from counterfoil.stack.processes import end, recall, remember
-from counterfoil.stack.project import config_path, write_config
+from counterfoil.stack.project import MailUrls, config_path, write_config
 from counterfoil.stack.server import HOST, free_port, is_free
 from counterfoil.stack.services import Services, Urls
 
@@ -77,7 +77,7 @@ class LocalStack:
         self.home = home(self.project)
         self._say = say
         self._urls: Urls | None = None
-        self._sandbox_port = self._smtp_port = 0
+        self._sandbox_port = self._smtp_port = self._imap_port = 0
         self._revive_at = 0.0
         self._children: Supervisor | None = None
         self._lock: AbstractContextManager[None] | None = None
@@ -167,12 +167,13 @@ class LocalStack:
         """Write the children's configuration. A mistake in it, or in a tool, is told here, before anything runs."""
         self._sandbox_port = _remembered_port(_sandbox_port(self.home))
         self._smtp_port = _remembered_port(self.home.run / "smtp.port")
+        self._imap_port = _remembered_port(self.home.run / "imap.port")
         choices = self.choices
         path = write_config(
             self.home,
             self.project,
             sandbox_url=self.sandbox_url,
-            smtp_url=f"smtp://{HOST}:{self._smtp_port}",
+            mail=MailUrls(f"smtp://{HOST}:{self._smtp_port}", f"imap://{HOST}:{self._imap_port}"),
             fast=choices.fast,
             tools=choices.tools,
         )
@@ -187,7 +188,8 @@ class LocalStack:
         quiet = ["--without-gossip", "--without-mingle", "--loglevel", "WARNING"]  # no worker asks for other workers
         worker = [*celery, "worker", "-c", str(self.choices.workers), "-n", "worker@%h", *quiet]
         data = self.home.path / "sandbox"
-        ports = ["--port", str(self._sandbox_port), "--smtp-port", str(self._smtp_port)]
+        ports = ["--port", str(self._sandbox_port)]
+        ports += ["--smtp-port", str(self._smtp_port), "--imap-port", str(self._imap_port)]
         sandbox = [python, "-m", "counterfoil.sandbox", *ports, "--data", str(data)]
         return [
             self._child("sandbox", sandbox, {}),
