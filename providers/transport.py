@@ -75,8 +75,6 @@ _UNCERTAIN_CODES = {
     "requests.ChunkedEncodingError": "connection_lost",
     "http.RemoteDisconnected": "connection_lost",
     "http.IncompleteRead": "connection_lost",
-    "builtins.ConnectionResetError": "connection_lost",
-    "builtins.BrokenPipeError": "connection_lost",
     "requests.JSONDecodeError": "malformed",
     "json.JSONDecodeError": "malformed",
     "counterfoil.ReplyTooLarge": "reply_too_large",

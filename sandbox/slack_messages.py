@@ -80,7 +80,7 @@ def put(store: Store, channel: str, message: Json, *, at: float, **about: Any) -
     """The message is in the channel from now on."""
     ts = message["ts"] = f"{int(at)}.{store.next_number('slack:message', 1):06d}"
     store.put(MESSAGE, ts, {**message, "channel": channel}, parent=channel)
-    store.index("slack", MESSAGE, ts, {**message, "channel": channel}, [channel])
+    store.index("slack", MESSAGE, ts, {**message, "channel": channel}, [channel], at=at)
     store.record_effect("slack", "message", ts, key=key_of(message), data={"channel": channel, **about})
 
 

@@ -73,7 +73,7 @@ def post_due(store: Store) -> None:
     for kept in sorted(store.page(SCHEDULED, limit=_ALL), key=lambda each: int(each["post_at"])):
         if kept["post_at"] > store.now():
             return
-        _forget(store, kept["id"])
+        _forget(store, kept["id"], at=kept["post_at"])
         if kept["posts"]:
             put(store, kept["channel_id"], kept["message"], at=kept["post_at"], scheduled=kept["id"])
 
@@ -83,9 +83,9 @@ def _post_due_alone(store: Store) -> None:
         post_due(store)
 
 
-def _forget(store: Store, identity: str) -> None:
+def _forget(store: Store, identity: str, *, at: float | None = None) -> None:
     store.delete(SCHEDULED, identity)
-    store.index("slack", SCHEDULED, identity, None)
+    store.index("slack", SCHEDULED, identity, None, at=at)
 
 
 def _close(kept: Json, post_at: int) -> bool:

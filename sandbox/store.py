@@ -192,9 +192,11 @@ class Store:
         terms: Iterable[str] = (),
         *,
         account: str = "",
+        at: float | None = None,
     ) -> None:
-        """Makes this state of the object (None = deleted) visible to searches after the provider's lag."""
+        """Makes this state of the object (None = deleted) visible to searches after the provider's lag, from `at` or now."""
         now = self.now()
+        since = now if at is None else at
         self.db.execute(
             "DELETE FROM snapshots WHERE kind = ?1 AND account = ?2 AND id = ?3 AND seq < (SELECT max(seq) FROM snapshots"
             " WHERE kind = ?1 AND account = ?2 AND id = ?3 AND visible_at <= ?4)",
@@ -202,7 +204,7 @@ class Store:
         )
         self.db.execute(
             "INSERT INTO snapshots (kind, account, id, visible_at, data) VALUES (?, ?, ?, ?, ?)",
-            (kind, account, object_id, now + self._lag_s(provider), None if data is None else json.dumps(data)),
+            (kind, account, object_id, since + self._lag_s(provider), None if data is None else json.dumps(data)),
         )
         self.db.executemany(
             "INSERT OR IGNORE INTO terms (kind, account, term, id) VALUES (?, ?, ?, ?)",

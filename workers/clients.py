@@ -16,6 +16,7 @@ from counterfoil.providers.linear.config import LinearConfig
 from counterfoil.providers.messages import checked_address
 from counterfoil.providers.resend.config import API, ResendConfig
 from counterfoil.providers.slack.config import BASE_URL as SLACK_URL
+from counterfoil.providers.slack.config import READ_LAG_S as SLACK_LAG_S
 from counterfoil.providers.slack.config import SlackConfig
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.providers.stripe.config import StripeConfig
@@ -172,6 +173,7 @@ def _slack(given: ProviderSettings) -> SlackConfig:
         token=needed(given.secret("token"), "providers.slack.token"),
         timeout_s=given.timeout_s,
         retry_after_cap_s=given.retry_after_cap_s,
+        read_lag_s=SLACK_LAG_S if given.lookup_lag_s is None else given.lookup_lag_s,
     )
 
 

@@ -53,12 +53,13 @@ from counterfoil.providers.slack.tools import SCHEDULED_TEXT_CHARS_MAX, TEXT_CHA
 from counterfoil.providers.slack.wire import Wire
 
 SKEW = timedelta(minutes=5)
+CLOCKS_APART = timedelta(seconds=1)
+"""Slack says the time in whole seconds."""
 AHEAD_MIN = timedelta(minutes=5)
 """Less ahead, a scheduled message could hardly be taken back: Slack deletes none in its last minute."""
-POSTING_BEGINS, POSTING_ENDS = timedelta(minutes=2), timedelta(minutes=10)
-"""So long before and after its time a message may be neither on the list nor in the history, and be posted all the same."""
-LATE_MAX = timedelta(days=1)
-"""A scheduled message is posted by then, or never; the history is read no further."""
+EARLY_MAX, LATE_MAX = timedelta(minutes=2), timedelta(days=1)
+"""So long before and after its time a scheduled message may be neither on the list nor in the history, and be posted all the
+same. Slack says nothing of it; later than that it is posted never, and the history is read no further."""
 
 
 class SlackAdapter:
@@ -180,7 +181,7 @@ class SlackAdapter:
     def _why_not(self, call: Call, of: Of) -> Outcome:
         """Slack deletes nothing: it was posted, is about to be, or was deleted before."""
         self._reads.forget()
-        finding = found_or_unknown(lambda: self._find_unscheduled(call), name=error_code)
+        finding = found_or_unknown(lambda: self._find_unscheduled(call, refused=True), name=error_code)
         match finding:
             case Found(outcome):
                 return outcome
@@ -209,8 +210,12 @@ class SlackAdapter:
         found = self._reads.messages(*place, oldest=oldest)
         return post_finding([each for each in found if carries(each, call.key)], call, self._reads.author())
 
-    def _find_unscheduled(self, call: Call) -> Finding:
-        """Done only where the message waits no longer and was not posted, and is not being posted just now."""
+    def _find_unscheduled(self, call: Call, *, refused: bool = False) -> Finding:
+        """Done only where the message waits no longer, was not posted and is not being posted just now.
+
+        That the list does not show it says so only if the list must have shown it since it was scheduled, which was before
+        this call; or if Slack has `refused` to delete it.
+        """
         of = call.of
         if of is None:
             return Unknown("of_unresolved")
@@ -223,13 +228,22 @@ class SlackAdapter:
             return Absent()
         if of.receipt is None:
             return Unknown("of_unresolved")
-        return Unknown("about_to_post") if self._about_to_post(of) else Found(unscheduled(of.receipt))
+        if self._about_to_post(of):
+            return Unknown("about_to_post")
+        return Found(unscheduled(of.receipt)) if refused or self._is_listed_by_now(call) else Unknown("too_fresh")
 
     def _about_to_post(self, of: Of) -> bool:
-        now, post_at = self._reads.now, time_of(of.arguments["post_at"])
-        if now is None:
+        post_at = time_of(of.arguments["post_at"])
+        return post_at - EARLY_MAX <= self._now() <= post_at + LATE_MAX
+
+    def _is_listed_by_now(self, call: Call) -> bool:
+        lag = timedelta(seconds=self._config.read_lag_s)
+        return call.first_sent_at is not None and self._now() >= call.first_sent_at + lag - CLOCKS_APART
+
+    def _now(self) -> datetime:
+        if self._reads.now is None:
             raise Incomplete("no_date")
-        return post_at - POSTING_BEGINS <= now <= post_at + POSTING_ENDS
+        return self._reads.now
 
     def _waiting(self, of: Of) -> list[Item]:
         """What is still on Slack's list of that scheduling."""

@@ -13,11 +13,10 @@ from pydantic import AfterValidator, Field
 
 from counterfoil.providers.contract import Of
 from counterfoil.providers.outcomes import Json
+from counterfoil.providers.slack.config import READ_LAG_S
 from counterfoil.providers.tool import tool
 
 ADAPTER = "counterfoil.providers.slack.client:SlackAdapter"
-READ_LAG_S = 60.0
-"""How fresh a channel's history and the list of scheduled messages are, Slack does not say; usually it is seconds."""
 TEXT_CHARS_MAX = 40_000
 """Slack cuts what is longer, and recommends 4,000."""
 SCHEDULED_TEXT_CHARS_MAX = 3_000

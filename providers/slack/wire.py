@@ -100,7 +100,10 @@ class Wire(WebClient):
                 raise TimeoutError
             connection.sock.settimeout(left_s)
             self.wrote = self.wrote or writes
-            return _exchange(connection, req)
+            answer = _exchange(connection, req)
+            if time.monotonic() >= until_s:  # what was cut may look like the end
+                raise TimeoutError
+            return answer
         except (OSError, http.client.HTTPException) as exc:
             if isinstance(exc, TimeoutError) or time.monotonic() >= until_s:
                 self._deadline_s = 0.0

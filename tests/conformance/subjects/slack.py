@@ -16,7 +16,7 @@ POST_AT = (datetime.now(UTC) + timedelta(days=30)).strftime("%Y-%m-%dT%H:%M:%SZ"
 
 
 def adapter(sandbox: Sandbox) -> Adapter:
-    return SlackAdapter(SlackConfig(base_url=f"{sandbox.slack.url}/api/", token="xoxb-sandbox"))
+    return SlackAdapter(SlackConfig(base_url=f"{sandbox.slack.url}/api/", token="xoxb-sandbox", read_lag_s=0))
 
 
 SUBJECTS = (
