@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-_SECRET = frozenset({"authorization", "proxy-authorization", "cookie"})
+_SECRET = frozenset({"authorization", "proxy-authorization", "cookie", "x-amz-security-token"})
 _KEPT_MAX = 10_000
 
 

@@ -78,6 +78,7 @@ class Sandbox:
         self.resend = ProviderView(self, "resend")
         self.twilio = ProviderView(self, "twilio")
         self.slack = ProviderView(self, "slack")
+        self.aws = ProviderView(self, "aws")
         self.smtp = SmtpView(self, "smtp")
         self.imap = ImapView(self, "imap")
 

@@ -63,6 +63,8 @@ class Config:
     """`limited`: 15 messages a reading and one reading a minute, as apps get that are sold outside Slack's Marketplace."""
     slack_shared: tuple[str, ...] = ()
     """The Slack channels that another company is in, too."""
+    aws_tokens: Literal["kept", "forgotten"] = "kept"
+    """What AWS's scheduler does with the client tokens that it has seen; how long it keeps them, it does not say."""
     hold_s: float = 7 * 24 * 3600.0
     """An authorisation that was not captured lapses after this long."""
     customers: Literal["auto", "strict"] = "auto"
@@ -115,6 +117,7 @@ class Config:
                 ("customers", "auto" | "strict")
                 | ("jira_deployment", "cloud" | "data_center")
                 | ("reship", "reject" | "accept")
+                | ("aws_tokens", "kept" | "forgotten")
                 | ("zendesk_in_flight", "conflict" | "execute")
                 | ("linear_duplicate_id", "error" | "overwrite" | "second")
                 | ("resend_tags", "shown" | "hidden")

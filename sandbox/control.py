@@ -59,6 +59,9 @@ _COUNTED = {
     "slack_messages": ("slack", "message"),
     "slack_scheduled": ("slack", "scheduled_message"),
     "slack_unscheduled": ("slack", "scheduled_deletion"),
+    "schedules": ("aws", "schedule"),
+    "schedules_deleted": ("aws", "schedule_deletion"),
+    "schedule_calls": ("aws", "schedule_call"),
     "shipments": ("warehouse", "shipment"),
     "shipments_cancelled": ("warehouse", "shipment_cancellation"),
 }

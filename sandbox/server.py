@@ -13,6 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from counterfoil.sandbox.aws import AWS
 from counterfoil.sandbox.control import Control
 from counterfoil.sandbox.gateway import Gateway
 from counterfoil.sandbox.imap import ImapServer
@@ -29,7 +30,7 @@ from counterfoil.sandbox.warehouse import WAREHOUSE
 from counterfoil.sandbox.wire import Provider, ProviderRefused
 from counterfoil.sandbox.zendesk import ZENDESK
 
-PROVIDERS = (STRIPE, JIRA, ZENDESK, LINEAR, WAREHOUSE, MAIL, RESEND, TWILIO, SLACK)
+PROVIDERS = (STRIPE, JIRA, ZENDESK, LINEAR, WAREHOUSE, MAIL, RESEND, TWILIO, SLACK, AWS)
 _BODY_BYTES_MAX = 1 << 20
 _BACKLOG = 1024
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")  # it is a path's first part, and `_sandbox` is the control API's

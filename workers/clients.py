@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from counterfoil.ledger.errors import ConfigError
+from counterfoil.providers.aws.config import AwsConfig
 from counterfoil.providers.email.config import EmailConfig, ImapConfig, checked_folder, imap_of, server_of
 from counterfoil.providers.http.config import HttpConfig
 from counterfoil.providers.http.tools import ADAPTER as HTTP_ADAPTER
@@ -177,6 +178,21 @@ def _slack(given: ProviderSettings) -> SlackConfig:
     )
 
 
+def _aws(given: ProviderSettings) -> AwsConfig:
+    return AwsConfig(
+        region=needed(given.region, "providers.aws.region"),
+        access_key=needed(given.username, "providers.aws.username"),
+        secret_key=needed(given.secret("token"), "providers.aws.token"),
+        session_token=given.secret("api_key"),
+        target_arn=needed(given.schedule_target, "providers.aws.schedule_target"),
+        role_arn=needed(given.schedule_role, "providers.aws.schedule_role"),
+        group=given.schedule_group,
+        base_url=given.base_url,
+        timeout_s=given.timeout_s,
+        retry_after_cap_s=given.retry_after_cap_s,
+    )
+
+
 def needed(value: str | None, key: str) -> str:
     """The value; `ConfigError` naming the key where there is none."""
     if not value:
@@ -193,5 +209,6 @@ BUILDERS: Mapping[str, Callable[[ProviderSettings], object]] = {
     "slack": _slack,
     "resend": _resend,
     "twilio": _twilio,
+    "aws": _aws,
 }
 """The shipped providers, by name."""
