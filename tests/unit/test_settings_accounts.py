@@ -137,3 +137,21 @@ def test_one_address_beyond_this_machine_is_enough(tmp_path: Path) -> None:
     assert load(tmp_path, fast).provider("stripe").is_loopback
     with pytest.raises(ConfigError, match="fast"):
         load(tmp_path, fast.replace("http://127.0.0.1:8/eu", "https://api.stripe.example"))
+
+
+def test_an_account_s_events_have_its_own_secrets(tmp_path: Path) -> None:
+    """One or several, in place of the provider's; the provider's where it gives none."""
+    for name in ("house", "old", "new"):
+        (tmp_path / name).write_text(f"{name}\n")
+    text = f"""
+        [providers.stripe]
+        webhook_secret_file = "{tmp_path}/house"
+        [providers.stripe.accounts.eu]
+        webhook_secret_files = ["{tmp_path}/old", "{tmp_path}/new"]
+        [providers.stripe.accounts.us]
+        tenants = ["acme"]
+        """
+    stripe = load(tmp_path, text).provider("stripe")
+    secrets = {name: stripe.through(name).webhook_secrets() for name in ("default", "eu", "us")}
+    assert secrets == {"default": (b"house",), "eu": (b"old", b"new"), "us": (b"house",)}
+    assert load(tmp_path, "").provider("stripe").webhook_secrets() == ()

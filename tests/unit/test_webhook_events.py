@@ -36,6 +36,8 @@ def test_jira() -> None:
     listed = [{"key": "counterfoil", "value": {"key": K2, "target": "SUP-12"}}, {"key": "other", "value": {"key": K3}}]
     comment = {"id": "7", "properties": listed}
     assert named("jira", {"issue": issue, "comment": comment}) == Named((K1, K2), ("SUP-12",))
+    odd = [{"key": ["counterfoil"], "value": {"key": K3}}, {"value": 1}, "x", {"key": "counterfoil", "value": K3}]
+    assert named("jira", {"issue": {"key": "A-1", "properties": odd}}) == Named((), ("A-1",))
     properties = {"counterfoil_undo": {"key": K2}, "counterfoil_open": {"key": K3}}
     assert named("jira", {"issue": {"key": "A-1", "properties": properties}}) == Named((K3, K2), ("A-1",))
 

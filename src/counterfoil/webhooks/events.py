@@ -72,11 +72,17 @@ def _jira(event: Mapping[str, object]) -> tuple[list[object], list[object]]:
 
 def _keys_in_properties(given: object) -> list[object]:
     """Jira writes properties as an object by name, or as a list of `key` and `value`."""
+    named: dict[object, object] = {}
     if isinstance(given, list):
-        given = {item.get("key"): item.get("value") for item in given if isinstance(item, dict)}
-    if not isinstance(given, dict):
-        return []
-    return [_inside(given, name).get("key") for name in (PROPERTY, OPEN_PROPERTY, UNDO_PROPERTY)]
+        named = {
+            item["key"]: item.get("value")
+            for item in given
+            if isinstance(item, dict) and isinstance(item.get("key"), str)
+        }
+    elif isinstance(given, dict):
+        named = given
+    values = [named.get(name) for name in (PROPERTY, OPEN_PROPERTY, UNDO_PROPERTY)]
+    return [value.get("key") for value in values if isinstance(value, Mapping)]
 
 
 def _unmarked(value: object) -> str | None:
