@@ -33,7 +33,6 @@ _CREATE = frozenset(
         "currency",
         "customer",
         "payment_method",
-        "payment_method_types",
         "automatic_payment_methods",
         "confirm",
         "off_session",

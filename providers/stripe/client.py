@@ -118,6 +118,8 @@ class StripeAdapter:
             "currency": arguments["currency"],
             "customer": arguments["customer"],
             "payment_method": arguments["payment_method"],
+            # Else Stripe may want an address to send the customer back to.
+            "automatic_payment_methods": {"enabled": True, "allow_redirects": "never"},
             "confirm": True,
             "off_session": True,
             "metadata": {KEY: call.key, ORDER: arguments["order_id"]},

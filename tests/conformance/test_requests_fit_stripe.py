@@ -24,6 +24,7 @@ from typing_extensions import is_typeddict
 
 from counterfoil.providers.outcomes import Rejected, Version
 from counterfoil.providers.stripe.client import StripeAdapter
+from counterfoil.sandbox import stripe_payments, stripe_refunds
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.sandbox.wire import nested
 
@@ -181,6 +182,19 @@ def test_what_the_sandbox_answers_for_stripe_fits_the_client_s_own_types(
     assert {exchange.reply["object"] for exchange in shown} == set(OBJECTS) - {"event", "charge"}
     for exchange in shown:
         assert list(strangers(exchange.reply, Any, exchange.reply["object"])) == [], exchange.path
+
+
+@pytest.mark.parametrize(
+    ("operation", "taken"),
+    [
+        ("POST v1/payment_intents", stripe_payments._CREATE),
+        ("POST v1/payment_intents/{}/capture", stripe_payments._CAPTURE),
+        ("POST v1/refunds", stripe_refunds._CREATE),
+    ],
+)
+def test_the_sandbox_takes_no_parameter_that_stripe_does_not_have(operation: str, taken: frozenset[str]) -> None:
+    """What a newer version of Stripe's API has dropped is refused here, too."""
+    assert taken - set(fields_of(PARAMETERS[operation])) == set()
 
 
 @pytest.mark.parametrize(
