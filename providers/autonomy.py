@@ -63,7 +63,7 @@ def autonomy(spec: ToolSpec, contract: Contract, bounds: Bounds, *, undoes: bool
     """What the tool may do alone under this contract (the one in force) and these bounds. `undoes`: it is another's undo."""
     if spec.cls is ToolClass.PURE:
         return Autonomy(Level.FREE, ("pure: changes nothing",), ())
-    about = (_class_reason(spec), _grade_reason(contract), _audience_reason(spec))
+    about = (_class_reason(spec), grade_reason(contract), _audience_reason(spec))
     if spec.takes_of and undoes:
         level = Level.ONCE if contract.grade is Grade.D else Level.ALONE
         role = "counter-action: undoes a recorded call when its run is taken back, without a person"
@@ -96,7 +96,8 @@ def _class_reason(spec: ToolSpec) -> str:
             assert_never(spec.cls)
 
 
-def _grade_reason(contract: Contract) -> str:
+def grade_reason(contract: Contract) -> str:
+    """What the contract's grade rests on, in a sentence."""
     match contract.grade:
         case Grade.A:
             beyond = "" if contract.lookup else "; later, without a look-up, a person"

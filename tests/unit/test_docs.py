@@ -115,6 +115,14 @@ def test_the_states_page_is_current() -> None:
     assert made.table() in page
 
 
+def test_the_providers_page_is_current() -> None:
+    """The table of tools is what `python docs/generate.py` would write: every shipped tool with what it promises."""
+    page = PAGES["docs/providers.md"]
+    made = load("docs/generate.py")
+    assert made.written_providers(page) == page
+    assert made.grades() in page
+
+
 def test_readme_s_diagram_has_real_moves_only() -> None:
     """The main road that README draws is a part of the table of moves."""
     moves = re.findall(r"^  (\w+) --> (\w+)", README, re.MULTILINE)

@@ -56,6 +56,13 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def progress(what: str, done: int, of: int, now: str) -> None:
+    """How far a long work is, on one line of a person's terminal, which the next takes the place of."""
+    if _is_decorated(sys.stderr):
+        last = done + 1 == of
+        print(f"\r\x1b[2K{what}: {done + 1} of {of}: {now}" + "\r\x1b[2K" * last, end="", file=sys.stderr, flush=True)
+
+
 def as_json(value: object) -> None:
     """The one JSON document of an answer; times in ISO form, no ASCII control character unescaped."""
     print(json.dumps(value, ensure_ascii=True, default=_jsonable, indent=2 if sys.stdout.isatty() else None))

@@ -1,16 +1,18 @@
-"""`counterfoil tool list|check`: what agents may call, and what each call promises."""
+"""`counterfoil tool list|check|grade`: what agents may call, and what each call promises."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath, group
-from counterfoil.cli.output import as_json, clean, say, table
+from counterfoil.cli.output import as_json, clean, progress, say, stop, table
 from counterfoil.ledger.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from counterfoil.providers.registry import Registry
     from counterfoil.providers.spec import ToolSpec
     from counterfoil.settings import Settings
+    from counterfoil.testing import Subject
 
 app = group("Tools: what agents may call, and what each call promises.")
 
@@ -85,6 +88,57 @@ def check(
     for warning in warnings:
         say(f"warning: {warning['tool']}: {clean(warning['warning'])}")
     return None
+
+
+@app.command("grade")
+def grade_tools(
+    subjects: Annotated[
+        list[str],
+        typer.Argument(metavar="SUBJECT...", help="module:NAME of a counterfoil.testing.Subject, or of several."),
+    ],
+    json_: AsJson = False,
+) -> None:
+    """Grade tools by what is shown: every fault of the sandbox, the look-up's lag, repeats of the native key.
+
+    Starts a sandbox of its own, with the subject's double, for some seconds a tool. Reads no configuration. Exit code 1:
+    something contradicts what a tool declares.
+
+    \b
+    counterfoil tool grade test_parcels:PARCEL
+    counterfoil tool grade tests.subjects:SUBJECTS --json
+    """
+    from counterfoil.testing import grade
+
+    found = [subject for place in subjects for subject in _subjects_at(place)]
+    reports = []
+    for subject in found:
+        report = grade(subject, progress=partial(progress, subject.name))
+        reports.append(report)
+        if not json_:
+            for line in str(report).splitlines():
+                say(clean(line))
+    if json_:
+        as_json([report.to_json() for report in reports])
+    if not all(report.passed for report in reports):
+        stop(1)
+
+
+def _subjects_at(place: str) -> list[Subject]:
+    from counterfoil.testing import Subject
+
+    module, _, name = place.partition(":")
+    try:
+        found = getattr(import_module(module), name, None) if name else None
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{module}.".startswith(f"{missing.name}."):
+            raise
+        found = None
+    several = [found] if isinstance(found, Subject) else list(found) if isinstance(found, Sequence) else []
+    if not several or not all(isinstance(subject, Subject) for subject in several):
+        raise ConfigError(
+            f"{place!r} is no subject.", key="SUBJECT", fix="Write module:NAME of a counterfoil.testing.Subject."
+        )
+    return several
 
 
 def check_tools(settings: Settings) -> Registry:

@@ -95,7 +95,6 @@ def fault(stage: Stage, name: str) -> None:
     more = {"delay_s": SLOW_S} if name in SLOW or FAULTS[name].commit is Commit.LATER else {}
     stage.fault(name, **more)
     outcome = _sent(stage, SHORT_TIMEOUT_S if name in SLOW else TIMEOUT_S, name)
-    _one_request(stage, name)
     committed = FAULTS[name].commit
     if committed is Commit.LATER:
         if stage.looks_up:
@@ -214,10 +213,11 @@ def silent(stage: Stage, said: Outcome | Finding, when: str) -> None:
 
 
 def _sent(stage: Stage, timeout_s: float, name: str) -> Outcome:
-    """The outcome of an attempt that met the fault, held against the table."""
+    """The outcome of an attempt that met the fault: one request, and what the table says."""
     started = time.monotonic()
     outcome = stage.send(timeout_s)
     took_s = time.monotonic() - started
+    _one_request(stage, name)
     silent(stage, outcome, name)
     if name in THROTTLED:
         wait_s = THROTTLED[name]
@@ -243,6 +243,7 @@ def own(stage: Stage) -> object:
 def _one_request(stage: Stage, when: str) -> None:
     """One write on the wire, and nothing of any kind after it."""
     writes = stage.attempts()
+    hold(bool(writes), "one_request", f"{when}: nothing reached {stage.subject.provider} {stage.subject.operation}")
     hold(len(writes) == 1, "one_request", f"{when}: {len(writes)} requests on the wire in one attempt")
     after = [seen for seen in stage.sandbox.requests(stage.subject.provider) if seen.seq > writes[0].seq]
     hold(not after, "redirect", f"{when}: after the write came {after[0].method} {after[0].operation}" if after else "")

@@ -100,7 +100,7 @@ class Stage:
         """The effects, after waiting for these: a request whose client is gone may still be running."""
         deadline = time.monotonic() + WAIT_S
         have = self.effects()
-        while have != wanted and time.monotonic() < deadline:
+        while have < wanted and time.monotonic() < deadline:
             self.sandbox.requests()
             have = self.effects()
         return have
@@ -137,7 +137,7 @@ def call_of(subject: Subject, *, key: str = KEY, of: Of | None = None) -> Call:
         action_id=f"act_{subject.name}",
         tenant="acme",
         account="main",
-        tool=subject.name,
+        tool=subject.tool_name,
         key=key,
         arguments=arguments,
         target=target,
@@ -161,4 +161,4 @@ def _done_before(subject: Subject, sandbox: Sandbox, depth: int) -> Of | None:
     done = first.adapter_at(sandbox).send(call, timeout_s=TIMEOUT_S)
     if not isinstance(done, Succeeded):
         raise Violation("plain", f"{first}, which comes before, did not succeed: {done}")
-    return Of(action_id="act_first", tool=first.name, key=call.key, receipt=done.id, arguments=call.arguments)
+    return Of(action_id="act_first", tool=first.tool_name, key=call.key, receipt=done.id, arguments=call.arguments)

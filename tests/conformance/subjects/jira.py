@@ -62,6 +62,20 @@ SUBJECTS = (
         lookup_operation="issue.comments",
     ),
     Subject(
+        name="jira_delete_comment",
+        arguments={"issue": "SUP-1"},
+        target="SUP-1",
+        provider="jira",
+        adapter=adapter,
+        operation="issue.comment.delete",
+        effect="comment_deletion",
+        after="jira_comment",
+        deduplicates=True,
+        unread_success=NO_BODY,
+        refusals=(400, 401, 403),  # 404: it is gone already, by whomever
+        lookup_operation="issue.comments",
+    ),
+    Subject(
         name="jira_close",
         arguments={"order_id": "1182"},
         target="1182",
