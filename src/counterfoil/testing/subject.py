@@ -92,6 +92,11 @@ class Subject:
         return spec
 
     @property
+    def tool_name(self) -> str:
+        """What a call names: the tool, of which there may be several subjects."""
+        return self.name if self.spec is None else self.spec.name
+
+    @property
     def contract(self) -> Contract:
         """What is declared; of an adapter alone, a look-up where an operation is named for it."""
         return self.spec.contract if self.spec is not None else Contract(lookup=bool(self.lookup_operation))
