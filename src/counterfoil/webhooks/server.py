@@ -126,7 +126,7 @@ async def _heard(listener: Listener, request: Request) -> Response:
 async def _body(request: Request) -> bytes | None:
     """All of it, or None where it is too large; by what is announced before a byte is read."""
     announced = request.headers.get("content-length", "0")
-    if not announced.isdecimal() or int(announced) > BODY_BYTES_MAX:
+    if not announced.isdecimal() or len(announced) > 18 or int(announced) > BODY_BYTES_MAX:
         return None
     body = bytearray()
     async for chunk in request.stream():
