@@ -48,7 +48,7 @@ from counterfoil.providers.transport import classify_exception
 
 CLOSED_TEXT = "Canceled by Counterfoil: what this issue was opened for has been taken back."
 """The comment of an issue that is closed without a reason."""
-_IDENTIFIER = re.compile(r"[A-Z][A-Z0-9]{0,6}-[0-9]{1,9}", re.ASCII)
+_IDENTIFIER = re.compile(r"[A-Z][A-Z0-9]{0,9}-[0-9]{1,9}", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 

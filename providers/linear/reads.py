@@ -36,7 +36,7 @@ class GraphQLOneShot(OneShot):
             document = json.loads(request.body or b"")["query"]
         except (ValueError, KeyError, TypeError):
             return True
-        return document not in READS
+        return not isinstance(document, str) or document not in READS
 
 
 def open_session(config: LinearConfig, transport: OneShot) -> requests.Session:

@@ -17,8 +17,8 @@ READ_LAG_S = 60.0
 """Linear does not say how soon a list shows what was just written. A client's id is not called unique, either: what a
 second creation under one does is documented nowhere, so that nothing is repeated before it has been looked up."""
 
-Team = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]{0,6}$", description="The team's key, such as SUP.")]
-Issue = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]{0,6}-[0-9]{1,9}$", description="The issue, such as SUP-12.")]
+Team = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]{0,9}$", description="The team's key, such as SUP.")]
+Issue = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]{0,9}-[0-9]{1,9}$", description="The issue, such as SUP-12.")]
 Title = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\r\n]*\S[^\r\n]*$")]
 Markdown = Annotated[str, Field(max_length=30_000, description="Markdown.")]
 OrderId = Annotated[str, Field(min_length=1, max_length=255)]

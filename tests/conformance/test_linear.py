@@ -27,6 +27,7 @@ from tests.conformance.linear_world import (
     state_of,
     team_of,
 )
+from tests.conformance.shipped import SUBJECTS
 
 from counterfoil.providers.contract import OTHER_KEY
 from counterfoil.providers.linear.client import LinearAdapter
@@ -43,6 +44,7 @@ from counterfoil.providers.outcomes import (
     Unknown,
 )
 from counterfoil.sandbox.client import Sandbox
+from counterfoil.testing import grade
 
 
 def test_what_goes_over_the_wire(linear: LinearAdapter, sandbox: Sandbox) -> None:
@@ -134,6 +136,15 @@ def test_a_repeat_before_the_first_can_be_seen(
     sandbox.advance(31)
     finding = find(linear, CREATES)
     assert isinstance(finding, Many) if issues == 2 else is_done(finding, "SUP-1")
+
+
+@pytest.mark.parametrize(("mode", "deduplicates"), [("overwrite", True), ("second", False)])
+def test_every_fault_where_a_repeated_id_is_no_error(sandbox: Sandbox, mode: str, deduplicates: bool) -> None:
+    """The whole suite once more, in a Linear that refuses no id: never two issues of ours, and the grade stays what it is."""
+    subject = replace(SUBJECTS["linear_create"], world={"linear_duplicate_id": mode}, deduplicates=deduplicates)
+    report = grade(subject, sandbox)
+    assert report.passed, str(report)
+    assert report.grade == report.declared
 
 
 def test_the_contract_waits_for_what_a_list_does_not_show_yet() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import uuid
 
 import pytest
@@ -75,6 +77,12 @@ NO_OPERATION = (
 def test_what_is_no_document_asks_for_nothing(raw: bytes) -> None:
     """Whatever a client sends, the sandbox can say that it names no operation."""
     assert root_field(raw) is None
+
+
+def test_the_sandbox_starts_without_the_graphql_library() -> None:
+    """It takes longer to load than everything else there; Linear's first request loads it."""
+    code = "import sys, counterfoil.sandbox.server; sys.exit('graphql' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_ids_are_uuids_of_version_4_and_one_for_each_key() -> None:
