@@ -251,8 +251,10 @@ class SlackAdapter:
         return [each for each in found if marked(each, of.key) or each["id"] == of.receipt]
 
     def _posted(self, of: Of) -> list[Item]:
-        """What that scheduling has become in its channel."""
+        """What that scheduling has become in its channel; nothing yet, before its time by Slack's own clock."""
         post_at = time_of(of.arguments["post_at"])
+        if self._reads.now is not None and self._reads.now < post_at - SKEW:
+            return []
         found = self._reads.messages(*_place(of.arguments), oldest=_ts(post_at - SKEW), latest=_ts(post_at + LATE_MAX))
         return [each for each in found if marked(each, of.key)]
 

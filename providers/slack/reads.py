@@ -12,9 +12,10 @@ from slack_sdk.web import SlackResponse
 from counterfoil.providers.slack.outcomes import SCHEDULED_ID, TS, Author
 from counterfoil.providers.slack.wire import Wire
 
-PAGE_SIZE = 200
-"""Slack advises no more, and a page has to fit into 1 MiB."""
+PAGE_SIZE = 100
+"""Slack advises 200 at most; but a page of messages with blocks and attachments has to fit into 1 MiB."""
 PAGES_MAX = 50
+"""As many as Slack surely answers in a minute."""
 
 Item = Mapping[str, Any]
 
@@ -77,7 +78,7 @@ class SlackReads:
         """What this app has scheduled in the channel and Slack has not posted yet."""
 
         def page(cursor: str | None) -> SlackResponse:
-            return self._wire.chat_scheduledMessages_list(channel=channel, cursor=cursor, limit=PAGE_SIZE // 2)
+            return self._wire.chat_scheduledMessages_list(channel=channel, cursor=cursor, limit=PAGE_SIZE)
 
         found = self._once(("scheduled", channel), lambda: self._pages(page, "scheduled_messages"))
         if not all(isinstance(each.get("id"), str) and SCHEDULED_ID.fullmatch(each["id"]) for each in found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from email.utils import formatdate
 
 import pytest
 from tests.conformance.slack_calls import (
@@ -146,14 +147,15 @@ def test_taking_back_in_the_last_minute(slack: SlackAdapter, sandbox: Sandbox) -
     sandbox.advance(3560)
     assert slack.send(undo, timeout_s=TIMEOUT_S) == Rejected("too_late")
     gone = {"ok": True, "scheduled_messages": [], "response_metadata": {"next_cursor": ""}}
-    sandbox.slack.fault("answer", on=LIST, status=200, body=gone, times=2)
+    date = {"Date": formatdate(sandbox.now(), usegmt=True)}
+    sandbox.slack.fault("answer", on=LIST, status=200, body=gone, headers=date, times=2)
     assert find(slack, undo) == Unknown("about_to_post")
     assert slack.send(undo, timeout_s=TIMEOUT_S) == Uncertain("not_deleted", evidence="Unknown")
     assert sandbox.count("slack_unscheduled") == 0
 
 
 def test_a_list_that_need_not_show_it_yet(sandbox: Sandbox) -> None:
-    """A message that was scheduled just now may be missing from the list: that it was taken back nobody concludes from that."""
+    """A message that was scheduled just now may be missing from the list, which is no proof that it was taken back."""
     slack = adapter_of(sandbox, read_lag_s=60)
     sandbox.config(search_lag_s={"slack": 50})
     schedule = schedule_call(sandbox)

@@ -383,8 +383,10 @@ def test_shipped_tools_load_without_any_client() -> None:
     """An agent's process that lists the shipped tools has no provider SDK, requests, celery or redis in memory."""
     code = (
         "import sys; from counterfoil.providers.registry import Registry;"
-        "r = Registry.load(['counterfoil.providers.' + n + '.tools' for n in ('stripe', 'jira', 'linear', 'zendesk')]);"
-        "print(*r.names()); bad = {'stripe', 'jira', 'zenpy', 'requests', 'urllib3', 'celery', 'redis'} & set(sys.modules);"
+        "names = ('stripe', 'jira', 'linear', 'zendesk', 'slack');"
+        "r = Registry.load(['counterfoil.providers.' + n + '.tools' for n in names]);"
+        "print(*r.names());"
+        "bad = {'stripe', 'jira', 'zenpy', 'slack_sdk', 'requests', 'urllib3', 'celery', 'redis'} & set(sys.modules);"
         "sys.exit(f'loaded: {bad}' if bad else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -400,6 +402,9 @@ def test_shipped_tools_load_without_any_client() -> None:
         "linear_comment",
         "linear_create",
         "linear_delete_comment",
+        "slack_post",
+        "slack_schedule",
+        "slack_unschedule",
         "stripe_authorize",
         "stripe_cancel",
         "stripe_capture",
