@@ -7,9 +7,11 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -436,6 +438,75 @@ def test_one_shot_gives_each_request_its_own_time() -> None:
                 session.get(url)
         waiting.set()
     assert served == 4
+
+
+@pytest.mark.parametrize("interim", [102, 103])
+def test_one_shot_hears_no_late_answer_to_another_request(interim: int) -> None:
+    """What an interim answer announced ends with its connection: the next request cannot get it as its own."""
+
+    def announce(connection: socket.socket) -> None:
+        if not read_request(connection).startswith(b"POST /first"):
+            connection.sendall(OK)
+            return
+        connection.sendall(f"HTTP/1.1 {interim} Soon\r\n\r\n".encode())
+        if connection.recv(65536):  # the next one, on this connection
+            connection.sendall(OK.replace(b"ok", b"1."))
+
+    session, transport = one_shot()
+    with peer(announce) as port:
+        with transport.attempt(timeout_s=2, writes_max=1):
+            first = session.post(f"http://127.0.0.1:{port}/first")
+            assert isinstance(classify_status(first.status_code), Uncertain)
+        with transport.attempt(timeout_s=2, writes_max=1):
+            assert session.post(f"http://127.0.0.1:{port}/second").text == "ok"
+
+
+@pytest.mark.parametrize(
+    ("head", "drop"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nX-Wait: ", b"."),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"x"),
+    ],
+)
+def test_one_shot_cuts_an_answer_off(head: bytes, drop: bytes) -> None:
+    """No part of an answer, interim ones included, may take longer than the attempt by coming in small pieces."""
+    waiting = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(head)
+        for _ in range(200):
+            connection.sendall(drop)
+            waiting.wait(0.02)
+
+    session, transport = one_shot()
+    with peer(drip) as port, transport.attempt(timeout_s=0.3, writes_max=1):
+        started = time.monotonic()
+        outcome = classify_exception(failure(lambda: session.post(f"http://127.0.0.1:{port}/")))
+        took_s = time.monotonic() - started
+        waiting.set()
+    assert isinstance(outcome, Uncertain)
+    assert (outcome.code, took_s < 1.5) == ("read_timeout", True)
+
+
+def test_one_shot_sends_nothing_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that was long in coming carries no write: the lease that allowed it may have ended."""
+    served: list[bytes] = []
+    look_up = socket.getaddrinfo
+
+    def slow(*args: Any, **more: Any) -> Any:
+        threading.Event().wait(0.4)
+        return look_up(*args, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    session, transport = one_shot()
+    server = peer(lambda connection: served.append(connection.recv(65536)))
+    with server as port, transport.attempt(timeout_s=0.2, writes_max=1):
+        outcome = classify_exception(failure(lambda: session.post(f"http://127.0.0.1:{port}/")))
+    assert outcome == NotSent("connect_timeout")
+    assert b"".join(served) == b""
 
 
 @pytest.fixture
