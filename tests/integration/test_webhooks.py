@@ -225,9 +225,12 @@ def test_too_large(hooks: Hooks) -> None:
 
 def test_too_slow(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever does not send what was announced is answered and cut off; whoever goes away harms nobody."""
-    monkeypatch.setattr(server, "READ_S", 0.2)
     head = b"POST /stripe HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
-    with socket.create_connection(("127.0.0.1", hooks.port), timeout=20) as connection:
+    with (
+        monkeypatch.context() as hurried,
+        socket.create_connection(("127.0.0.1", hooks.port), timeout=20) as connection,
+    ):
+        hurried.setattr(server, "READ_S", 0.2)
         connection.sendall(head)
         assert connection.recv(100).startswith(b"HTTP/1.1 408")
     with socket.create_connection(("127.0.0.1", hooks.port), timeout=20) as connection:
@@ -254,8 +257,8 @@ def test_the_ledger_is_away(hooks: Hooks, database: Database, waiting: Callable[
 
 def test_a_ledger_that_hangs(hooks: Hooks, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The provider is answered in time whatever the ledger does."""
-    monkeypatch.setattr(server, "ANSWER_S", 0.3)
-    with psycopg.connect(database.url("owner")) as connection:
+    with monkeypatch.context() as hurried, psycopg.connect(database.url("owner")) as connection:
+        hurried.setattr(server, "ANSWER_S", 0.3)
         connection.execute("LOCK TABLE counterfoil.action IN ACCESS EXCLUSIVE MODE")
         assert hooks.post("stripe").status_code == 503
     assert hooks.post("stripe").status_code == 204
