@@ -71,7 +71,9 @@ class Reach(Section):
     sender: Word | None = None  # Twilio: the number or name that texts come from
     messaging_service: Word | None = None  # Twilio: what picks the sender instead; without it nothing is scheduled
     deployment: Literal["cloud", "data_center"] = "cloud"  # Jira: the two have other searches and other logins
-    region: Word | None = None  # AWS, whose access key's id is in username, its secret in token, a session's token in api_key
+    region: Word | None = (
+        None  # AWS, whose access key's id is in username, its secret in token, a session's token in api_key
+    )
     schedule_target: str | None = None  # AWS: what each schedule calls, such as a queue's ARN; no agent chooses it
     schedule_role: str | None = None  # AWS: the role that may call it
     schedule_group: Word = "default"  # AWS: where schedules are; the group that every account has
@@ -147,11 +149,11 @@ class ProviderSettings(Reach):
 
     @property
     def is_loopback(self) -> bool:
-        """Every address given here is this machine. False where none is given: then the client's own address counts."""
-        reached = (self, *self.accounts.values())
-        given = [address for reach in reached for address in (reach.base_url, reach.server, reach.imap_server)]
-        addresses = [address for address in given if address is not None]
-        return bool(addresses) and all(is_loopback(address) for address in addresses)
+        """Every address given here is this machine. False where this table itself gives none: then the client's own address
+        counts for whoever goes by it, whatever its accounts have."""
+        own, *others = ([r.base_url, r.server, r.imap_server] for r in (self, *self.accounts.values()))
+        given = [address for address in sum(others, own) if address is not None]
+        return any(own) and all(is_loopback(address) for address in given)
 
     def through(self, account: str) -> Self:
         """These settings with the account's own in their place. `ConfigError` for an account that is not configured."""
@@ -164,8 +166,9 @@ class ProviderSettings(Reach):
         for name in SECRETS:
             if own.get(name) is not None or own.get(f"{name}_file") is not None:
                 own = {name: None, f"{name}_file": None, **own}
-        if {"webhook_secret_file", "webhook_secret_files"} & set(own):
-            own = {"webhook_secret_file": None, "webhook_secret_files": None, **own}
+        for names in (("base_url", "server"), ("webhook_secret_file", "webhook_secret_files")):
+            if set(names) & set(own):  # two names of one thing: the table's other one is not meant besides
+                own = {**dict.fromkeys(names), **own}
         return self.model_copy(update=own)
 
 

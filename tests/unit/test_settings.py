@@ -347,6 +347,9 @@ def test_the_fast_profile_needs_loopback(write: Write, table: str) -> None:
         ({"base_url": "127.9.9.9:25"}, True),
         ({"server": "http://127.0.0.1"}, True),
         ({"server": "http://127.0.0.1", "base_url": "https://api.example"}, False),
+        ({"accounts": {"test": {"base_url": "http://127.0.0.1"}}}, False),
+        ({"base_url": "http://127.0.0.1", "accounts": {"test": {"tenants": ["x"]}}}, True),
+        ({"base_url": "http://127.0.0.1", "accounts": {"test": {"server": "https://api.example"}}}, False),
         ({}, False),
         ({"base_url": "https://api.stripe.example"}, False),
         ({"base_url": "http://127.0.0.1@evil.example/"}, False),
@@ -358,5 +361,6 @@ def test_the_fast_profile_needs_loopback(write: Write, table: str) -> None:
     ],
 )
 def test_what_is_loopback(addresses: dict[str, Any], loopback: bool) -> None:
-    """Only a loopback address or `localhost` is this machine; without an address the real service is meant."""
+    """Only a loopback address or `localhost` is this machine; without an address the real service is meant, by whoever
+    goes through no account's own."""
     assert ProviderSettings(**addresses).is_loopback is loopback

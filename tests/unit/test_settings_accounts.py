@@ -12,6 +12,7 @@ from counterfoil.outbox.setup import accounts_of
 from counterfoil.providers.http.config import HttpConfig
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.stripe.config import StripeConfig
+from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.settings import Settings
 from counterfoil.workers.clients import client_config
 
@@ -85,6 +86,24 @@ def test_an_account_takes_over_what_it_does_not_give(tmp_path: Path) -> None:
     assert (eu.api_key, eu.base_url, eu.timeout_s) == ("sk_eu", "http://127.0.0.1:8/eu", 7)
     with pytest.raises(ConfigError, match="'us' is not configured"):
         client_config(spec, "us", settings)
+
+
+@pytest.mark.parametrize(("house", "eu"), [("server", "base_url"), ("base_url", "server")])
+def test_an_account_s_address_is_the_one_that_counts(tmp_path: Path, house: str, eu: str) -> None:
+    """Under either of its two names: no tenant's actions go to another's address."""
+    table = f"""
+[providers.zendesk]
+{house} = "https://house.example"
+token = "t"
+[providers.zendesk.accounts.eu]
+{eu} = "https://eu.example"
+tenants = ["acme"]
+"""
+    settings = load(tmp_path, table)
+    spec = Registry.load(["counterfoil.providers.zendesk.tools"]).get("zendesk_create")
+    configs = [client_config(spec, name, settings) for name in ("default", "eu")]
+    servers = [config.server for config in configs if isinstance(config, ZendeskConfig)]
+    assert servers == ["https://house.example", "https://eu.example"]
 
 
 def test_an_http_tool_sends_the_account_s_own_secret(tmp_path: Path) -> None:
