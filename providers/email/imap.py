@@ -25,6 +25,7 @@ _Part = Any
 """A part of an answer, as imaplib gives it: None, bytes, or a pair of a head and its literal."""
 _Ask = Callable[[], tuple[str, list[_Part]]]
 _UIDS = re.compile(rb"[1-9][0-9]{0,9}(?: [1-9][0-9]{0,9})*", re.ASCII)
+_LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 _BAD = re.compile(r"[A-Z]+ command error: BAD ")
 """How imaplib words a BAD that it has read whole; its other errors begin otherwise."""
 
@@ -67,9 +68,11 @@ class Mailbox:
         self._do("select", lambda: self._client.select(_quoted(folder), readonly=not to_change))
 
     def append(self, folder: str, message: bytes) -> None:
-        """Stores one message as a draft. Its line ends must be CRLF."""
+        """Stores one message as a draft. ValueError unless its line ends are CRLF: imaplib would write another one."""
+        if _LINE_ENDS.sub(b"\r\n", message) != message:
+            raise ValueError("a line of the message does not end with CRLF")
         client = self._client
-        client.literal_watched, client.before_last_byte = message, self._write
+        client.before_last_byte = self._write
         self._do("append", lambda: client.append(_quoted(folder), r"(\Draft)", "", message))
 
     def find(self, message_id_part: str) -> list[str]:
@@ -148,8 +151,9 @@ class _Client(imaplib.IMAP4):
     def __init__(self, config: ImapConfig, cut: Cut) -> None:
         self._cut = cut
         self._left_bytes = REPLY_BYTES_MAX
-        self.literal_watched: bytes | None = None
-        self.before_last_byte: Callable[[], None] = _nothing
+        self.before_last_byte: Callable[[], None] | None = None
+        """Called before the last byte of the next command's literal is written, or of anything else that follows it."""
+        self._commanded = False
         super().__init__(config.host, config.port)
 
     def _create_socket(self, timeout: float | None) -> socket.socket:
@@ -170,7 +174,8 @@ class _Client(imaplib.IMAP4):
         return line
 
     def send(self, data: Any) -> None:
-        if data != self.literal_watched:
+        if self.before_last_byte is None or not self._commanded:
+            self._commanded = self.before_last_byte is not None
             return super().send(data)
         super().send(data[:-1])
         self.before_last_byte()
@@ -183,10 +188,6 @@ class _Tls(_Client):
     def _create_socket(self, timeout: float | None) -> socket.socket:
         plain = super()._create_socket(timeout)
         return ssl.create_default_context().wrap_socket(plain, server_hostname=self.host)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _quoted(text: str) -> str:

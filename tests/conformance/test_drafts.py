@@ -118,6 +118,16 @@ def test_a_write_that_fails(drafting: Drafting, monkeypatch: pytest.MonkeyPatch,
     assert isinstance(drafting.send(), NotSent if position == "rest" else Uncertain)
 
 
+@pytest.mark.parametrize("raw", [b"Subject: x\n\nhi\r\n", b"Subject: x\r\n\r\nh\ri\r\n"])
+def test_a_message_that_the_client_would_change_is_not_sent(
+    drafting: Drafting, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, raw: bytes
+) -> None:
+    """Its last byte could not be told: whoever renders a line end that is no CRLF gets nothing written."""
+    monkeypatch.setattr("counterfoil.providers.email.client.bytes_of", lambda *_: raw)
+    assert drafting.send() == NotSent("before_write_ValueError")
+    assert sandbox.imap.requests("append") == []
+
+
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("fault", [*LOST, "half"])
 def test_no_answer_after_the_message_is_uncertain(

@@ -249,12 +249,12 @@ def dripping(text: bytes) -> Iterator[int]:
             thread.join()
 
 
-@pytest.mark.parametrize("text", [b"2", b"220-welcome\r\n"])
-def test_a_server_that_drips_holds_nobody(send: Callable[..., Outcome], text: bytes) -> None:
-    """The time is for the whole session, not for each byte or line."""
+@pytest.mark.parametrize(("text", "tls"), [(b"2", "none"), (b"220-welcome\r\n", "none"), (b"\x16\x03\x03", "implicit")])
+def test_a_server_that_drips_holds_nobody(send: Callable[..., Outcome], text: bytes, tls: str) -> None:
+    """The time is for the whole session, a TLS handshake included, not for each byte or line."""
     before = time.monotonic()
     with dripping(text) as port:
-        outcome = send(port=port, timeout_s=SLOW_TIMEOUT_S)
+        outcome = send(port=port, tls=tls, timeout_s=SLOW_TIMEOUT_S)
     assert isinstance(outcome, NotSent)
     assert time.monotonic() - before < 2
 
