@@ -26,6 +26,8 @@ def answered(
         return Uncertain("idempotency_mismatch", evidence=evidence)
     if status in tool.in_flight:
         return Uncertain("idempotency_key_in_use", evidence=evidence)
+    if is_page(body) and status != 429 and status in (*tool.retryable, *tool.refused):
+        return Uncertain(f"http_{status}", evidence=evidence)
     if status in tool.retryable:
         return Rejected("rate_limited" if status == 429 else f"http_{status}", retryable=True, retry_after_s=wait_s)
     if status in tool.refused:
@@ -125,6 +127,11 @@ def parsed(body: bytes) -> object:
     except (ValueError, RecursionError):
         return None
     return parsed
+
+
+def is_page(body: bytes) -> bool:
+    """HTML, which no API of JSON writes: a gateway's own, perhaps in the place of the API's answer."""
+    return body[:1000].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<")
 
 
 def _same(shown: object, meant: Json) -> bool:

@@ -152,7 +152,9 @@ class HttpTool(Section):
 
     success: tuple[Status, ...] = (200, 201)  # not 202: what was taken in has not happened yet
     mismatch: tuple[Status, ...] = (422,)  # as in the RFC draft: this key came with another body
-    in_flight: tuple[Status, ...] = (409,)  # as in the RFC draft: this key's first request is under way; () = the API has no such answer
+    in_flight: tuple[Status, ...] = (
+        409,
+    )  # as in the RFC draft: this key's first request is under way; () = the API has no such answer
     refused: tuple[Status, ...] = (400, 401, 403, 404, 410, 413)  # nothing was done, for good
     retryable: tuple[Status, ...] = (429,)  # nothing was done, for now
     receipt: Pointer = "/id"  # text or an integer; an answer without one proves nothing
@@ -223,7 +225,15 @@ class HttpTool(Section):
         if bool(self.status_field is not None) != bool(self.done) or (values and not self.done):
             raise ValueError("status_field and done belong together; failed and lookup.not_done need both")
         _once("done, failed and lookup.not_done", values)
+        if lookup is not None and self.status_field is None and self._asks_for_what_it_takes_back(lookup):
+            raise ValueError("lookup: what is taken back is there before and after: give status_field")
         return self
+
+    def _asks_for_what_it_takes_back(self, lookup: HttpLookup) -> bool:
+        """The look-up reads the very object that the request is about, by its own address and not by our key."""
+        by_key = KEY in placeholders(lookup.path) or lookup.key_field is not None
+        parts, about = lookup.path.partition("?")[0].split("/"), self.path.partition("?")[0].split("/")
+        return self.takes_of and not by_key and about[: len(parts)] == parts
 
     @model_validator(mode="after")
     def _key_is_sent(self) -> Self:

@@ -257,6 +257,21 @@ def test_an_answer_is_judged_by_the_table(status: int, body: object, outcome: Ou
     assert answered(tool, call_of(), status, json.dumps(body).encode(), wait_s=7.0) == outcome
 
 
+@pytest.mark.parametrize("status", [400, 403, 404, 503])
+@pytest.mark.parametrize(
+    "page", [b"<html><h1>Forbidden</h1></html>", b"\r\n<!DOCTYPE html>\r\n", b"\xef\xbb\xbf<html>"]
+)
+def test_a_gateway_s_page_refuses_nothing(status: int, page: bytes) -> None:
+    """A page in front of the API may stand in the place of its answer, so the request may have had its effect."""
+    tool = tool_of(retryable=[429, 503])
+    assert answered(tool, call_of(), status, page, wait_s=None) == Uncertain(
+        f"http_{status}", evidence=f"HTTP {status}"
+    )
+    for own in (b"", b"Not Found", b'{"error": "<b>"}'):
+        assert isinstance(answered(tool, call_of(), status, own, wait_s=None), Rejected)
+    assert isinstance(answered(tool, call_of(), 429, page, wait_s=None), Rejected)
+
+
 def test_no_content_is_success_of_what_takes_back_only() -> None:
     """A 204 shows no receipt: it is that of the action which is taken back, and a body beside it is no 204."""
     tool = tool_of("http_unship", success=[204])
