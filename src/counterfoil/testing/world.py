@@ -121,6 +121,11 @@ class World:
 
         Rows that wait for a person stay. Raises AssertionError when something still moves after `at_most_s` of clock.
         """
+        left_over_s = self.settle_within(at_most_s)
+        assert left_over_s is None, f"not settled after {at_most_s:.0f} s: {self.open_rows()}"
+
+    def settle_within(self, seconds: float) -> float | None:
+        """As `settle`, for this long of the clock; what moves only later stays. The wait that would be next, None = none."""
         moved_s = 0.0
         for _ in range(ROUNDS_MAX):
             before = self._fingerprint()
@@ -131,10 +136,9 @@ class World:
             if self._fingerprint() != before:
                 continue
             wait_s = self._next_due_s()
-            if wait_s is None:
-                return
+            if wait_s is None or moved_s + wait_s > seconds:
+                return wait_s
             moved_s += wait_s
-            assert moved_s <= at_most_s, f"not settled after {moved_s:.0f} s: {self.open_rows()}"
             self.advance(max(wait_s, 0.0) + AHEAD_S)
         raise AssertionError(f"not settled after {ROUNDS_MAX} rounds: {self.open_rows()}")
 
