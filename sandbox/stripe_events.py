@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from counterfoil.sandbox.store import Store
 from counterfoil.sandbox.stripe_errors import integer, listing, only, page_bounds, refuse
 from counterfoil.sandbox.wire import Json, Reply, Request
@@ -43,7 +45,7 @@ def list_events(store: Store, request: Request) -> Reply:
     if len(types) > _TYPES_MAX or ("type" in query and "types" in query):
         raise refuse(400, "", "Give type, or types with up to 20 names.", param="types")
     limit = integer(query, "limit", 10)
-    bounds = page_bounds(query) | {"limit": 1_000_000}
+    bounds: dict[str, Any] = {**page_bounds(query), "limit": 1_000_000}
     bounds["created_min"] = max(bounds.get("created_min", 0), int(store.now()) - _KEPT_S)
     kept = store.page(EVENT, account=request.account, **bounds)
     seen = [row["event"] for row in kept if row["visible_at"] <= store.now()]
