@@ -17,6 +17,7 @@ import requests
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
 from botocore.configprovider import BOTOCORE_DEFAUT_SESSION_VARIABLES
+from requests.structures import CaseInsensitiveDict
 
 from counterfoil.providers.aws.config import AwsConfig
 from counterfoil.providers.aws.outcomes import Reply, reply_of
@@ -37,7 +38,7 @@ class OneAnswer:
         self.reply = None
         prepared = requests.PreparedRequest()
         prepared.method, prepared.url, prepared.body = request.method, request.url, request.body
-        prepared.headers = requests.structures.CaseInsensitiveDict(
+        prepared.headers = CaseInsensitiveDict(
             {name: value.decode() if isinstance(value, bytes) else value for name, value in request.headers.items()}
         )
         answer = self._transport.send(prepared)

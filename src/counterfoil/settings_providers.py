@@ -71,9 +71,7 @@ class Reach(Section):
     sender: Word | None = None  # Twilio: the number or name that texts come from
     messaging_service: Word | None = None  # Twilio: what picks the sender instead; without it nothing is scheduled
     deployment: Literal["cloud", "data_center"] = "cloud"  # Jira: the two have other searches and other logins
-    region: Word | None = (
-        None  # AWS, whose access key's id is in username, its secret in token, a session's token in api_key
-    )
+    region: Word | None = None  # AWS; username is its access key's id, token the secret, api_key a session's token
     schedule_target: str | None = None  # AWS: what each schedule calls, such as a queue's ARN; no agent chooses it
     schedule_role: str | None = None  # AWS: the role that may call it
     schedule_group: Word = "default"  # AWS: where schedules are; the group that every account has
