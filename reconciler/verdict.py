@@ -150,7 +150,9 @@ def _without_lookup(row: Claimed, contract: Contract, ttl_margin_s: float, base_
         lands_in_s = _lands_in_s(row, contract)
         if lands_in_s is None:
             return Resend(ends_doubt=False)
-        return AskLater("may_still_land", min(lands_in_s + base_s, ASK_LATER_MAX_S), row.absent_count, row.last_absent_at)
+        return AskLater(
+            "may_still_land", min(lands_in_s + base_s, ASK_LATER_MAX_S), row.absent_count, row.last_absent_at
+        )
     return Person(IDEMPOTENCY_MISMATCH if row.last_error_code == IDEMPOTENCY_MISMATCH else "no_lookup")
 
 

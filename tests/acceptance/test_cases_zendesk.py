@@ -50,7 +50,7 @@ def test_409_on_a_creation_after_a_timeout(world: World, enqueue: Any, configure
 
 
 def test_a_creation_that_outlasts_the_client_is_one_ticket(world: World, enqueue: Any, configure: Any) -> None:
-    """Where Zendesk would run a twin of what is under way, none is sent: the key is repeated when the first must have landed."""
+    """Where Zendesk would run a twin of what is under way, none is sent: the key waits until the first has landed."""
     configure("zendesk", timeout_s=1.0, landing_max_s=120)
     world.sandbox.config(search_lag_s={"zendesk": 0}, zendesk_in_flight="execute")
     world.sandbox.zendesk.fault("slow", on=CREATE, delay_s=40)

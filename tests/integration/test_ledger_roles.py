@@ -338,8 +338,8 @@ def test_history_names_the_login_that_moved(rows: Rows, logins: dict[str, psycop
 
 def test_worker_cannot_make_an_undo_up(rows: Rows, logins: dict[str, psycopg.Connection[Any]]) -> None:
     """A worker records only the recorded counter-action of a succeeded action whose run unwinds, once."""
-    undo = """SELECT counterfoil.propose_undo(%s, %s, 'w', 1, 'compensatable', 'refund', '1182', 'stripe', 'default', 'cf-stripe', '{}',
-              encode(sha256('{}'), 'hex'), '{}', NULL, NULL) AS created"""
+    undo = """SELECT counterfoil.propose_undo(%s, %s, 'w', 1, 'compensatable', 'refund', '1182', 'stripe', 'default',
+              'cf-stripe', '{}', encode(sha256('{}'), 'hex'), '{}', NULL, NULL) AS created"""
 
     def created(parent: str, undo_id: str | None = None) -> bool:
         """Under the id that follows from the undone action, unless another is given."""
