@@ -31,7 +31,9 @@ def sandbox_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbo
 def sandbox(sandbox_process: Sandbox) -> Sandbox:
     """An empty world whose searches do not lag."""
     sandbox_process.reset()
-    sandbox_process.config(search_lag_s={"stripe": 0, "stripe_events": 0, "jira": 0, "zendesk": 0, "twilio": 0, "slack": 0})
+    sandbox_process.config(
+        search_lag_s={"stripe": 0, "stripe_events": 0, "jira": 0, "zendesk": 0, "twilio": 0, "slack": 0}
+    )
     return sandbox_process
 
 
