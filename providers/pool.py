@@ -20,7 +20,8 @@ class AdapterPool:
         self._adapters: dict[str, tuple[object, Adapter]] = {}
 
     def adapter(self, spec: ToolSpec, account: str) -> Adapter:
-        """The tool's adapter. Raises `ConfigError` when its client is not installed or its credentials are missing."""
+        """The tool's adapter. Raises `ConfigError` when its client is not installed, cannot be made of these settings, or
+        has no credentials."""
         if spec.adapter is None:
             # Of functions each has its own: those made by one factory share every other name.
             name, config = f"{spec.name}:{spec.version}", None
@@ -46,6 +47,9 @@ class AdapterPool:
                 key=f"providers.{spec.provider}",
                 fix=f"pip install 'counterfoil[worker,{_extra(spec)}]'",
             ) from error
+        except Exception as error:  # noqa: BLE001 - one account's settings may not stop the others' actions
+            message = f"the client of provider {spec.provider!r} cannot be made ({type(error).__name__})."
+            raise ConfigError(message, key=f"providers.{spec.provider}") from None  # it may hold a secret
 
 
 def _extra(spec: ToolSpec) -> str:

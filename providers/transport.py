@@ -110,7 +110,7 @@ def retry_after_s(header_value: str | None, *, now: datetime, cap_s: float) -> f
         return min(float(text[:12]), cap_s)
     try:
         until = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)
@@ -122,7 +122,7 @@ def retry_after_of(headers: Mapping[str, str], *, cap_s: float) -> float | None:
     lowered = {str(name).lower(): str(value) for name, value in headers.items()}
     try:
         now = parsedate_to_datetime(lowered["date"])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         now = datetime.now(UTC)
     if now.tzinfo is None:
         now = now.replace(tzinfo=UTC)

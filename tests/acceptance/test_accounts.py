@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from counterfoil import Counterfoil
+from counterfoil.providers.zendesk import tools as zendesk
 from counterfoil.testing import World
 
 if TYPE_CHECKING:
@@ -104,6 +105,23 @@ def test_a_key_that_cannot_be_read_is_no_attempt(
     file.write_text(EU)
     world.settle()
     assert (charges(EU), charges(HOUSE)) == (["1182"], ["7"])
+
+
+def test_an_address_that_is_none_stops_nobody_else(
+    configure: Any, world: World, use_tools: Any, enqueue: Any, sql: Any
+) -> None:
+    """A client that cannot be made is no attempt, and no other account's actions wait behind it."""
+    use_tools(zendesk.zendesk_create, zendesk.zendesk_solve)
+    configure("zendesk", accounts={"eu": {"server": "https://[::1", "tenants": ["acme"]}})
+    world.restart()
+    ticket = {"subject": "Refund", "body": "The parcel was lost."}
+    enqueue("zendesk_create", {**ticket, "order_id": "1182"})
+    enqueue("zendesk_create", {**ticket, "order_id": "7"}, tenant="globex")
+    world.work()
+    assert sql("SELECT tenant, state, attempt_count FROM counterfoil.action ORDER BY tenant") == [
+        ("acme", "ready", 0),
+        ("globex", "succeeded", 1),
+    ]
 
 
 def test_an_account_that_a_worker_does_not_know_is_left_to_others(

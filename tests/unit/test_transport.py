@@ -341,6 +341,7 @@ def test_only_listed_statuses_are_refusals() -> None:
         ("-5", None),
         ("1.5", None),
         ("soon", None),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
         ("", None),
         (None, None),
     ],
@@ -355,6 +356,12 @@ def test_retry_after_date_is_measured_from_the_replys_own_date() -> None:
     """The provider's clock decides, so ours may be wrong."""
     headers = {"Date": "Wed, 01 Jan 2020 00:00:00 GMT", "retry-after": "Wed, 01 Jan 2020 00:00:42 GMT"}
     assert retry_after_of(headers, cap_s=900) == 42.0
+
+
+def test_a_date_that_is_none_hurts_no_answer() -> None:
+    """Whatever a header holds, what the answer itself says is judged."""
+    beyond = "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"
+    assert retry_after_of({"Date": beyond, "Retry-After": "7"}, cap_s=900) == 7.0
 
 
 def one_shot() -> tuple[requests.Session, OneShot]:
