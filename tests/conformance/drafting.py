@@ -15,6 +15,8 @@ from counterfoil.sandbox.client import Sandbox
 
 TOOLS = Registry.load(["counterfoil.providers.email.tools"])
 TIMEOUT_S, SLOW_TIMEOUT_S = 5.0, 0.3
+LATE_TIMEOUT_S = 1.0
+"""Long enough for a busy machine to come to the write, for what hangs after it."""
 KEY, OTHER_KEY, SEND_KEY, DISCARD_KEY = "d1" * 16, "d2" * 16, "d3" * 16, "d4" * 16
 RECEIPT = f"<cf-{KEY}@example.org>"
 MAIL: dict[str, Any] = {

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.conformance.drafting import (
     KEY,
+    LATE_TIMEOUT_S,
     LOST,
     MAIL,
     OTHER_KEY,
@@ -135,7 +136,7 @@ def test_no_answer_after_the_message_is_uncertain(
 ) -> None:
     """Stored or lost, half a refusal included: the look-up tells which, and a repeat makes no second draft."""
     sandbox.imap.fault(fault, on="appended", commit=commit)
-    outcome = drafting.send(timeout_s=SLOW_TIMEOUT_S if fault == "stall" else TIMEOUT_S)
+    outcome = drafting.send(timeout_s=LATE_TIMEOUT_S if fault == "stall" else TIMEOUT_S)
     assert isinstance(outcome, Uncertain), outcome
     assert outcome.code == f"after_write_{'timeout' if fault == 'stall' else 'connection_lost'}"
     assert sandbox.count("imap_drafts") == int(commit)

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from tests.conformance.drafting import (
     KEY,
+    LATE_TIMEOUT_S,
     LOST,
     OTHER_KEY,
     RECEIPT,
     SEND_KEY,
-    SLOW_TIMEOUT_S,
     TIMEOUT_S,
     Drafting,
     call_of,
@@ -73,7 +73,7 @@ def test_a_removal_without_an_answer_is_uncertain(
     """From the mark on something has changed; whether the draft is gone the look-up tells, and a repeat ends it."""
     drafting.send()
     sandbox.imap.fault(fault, on=phase, commit=commit)
-    outcome = drafting.send(discarding(), timeout_s=SLOW_TIMEOUT_S if fault == "stall" else TIMEOUT_S)
+    outcome = drafting.send(discarding(), timeout_s=LATE_TIMEOUT_S if fault == "stall" else TIMEOUT_S)
     assert isinstance(outcome, Uncertain), outcome
     gone = phase == "expunge" and commit
     assert isinstance(drafting.find(discarding()), Found if gone else Absent)
