@@ -164,16 +164,26 @@ def sandbox(
     imap_port: Annotated[
         int, typer.Option("--imap-port", min=0, max=65535, help="The mailbox's port; 0 takes a free one.")
     ] = 8743,
+    provider: Annotated[
+        list[str] | None,
+        typer.Option("--provider", metavar="MODULE:NAME", help="One more, a double of your own; repeatable."),
+    ] = None,
 ) -> None:
     """Serve the outside world for tests: Stripe, Jira, a warehouse and mail over real HTTP and SMTP, with faults on request.
 
     \b
     counterfoil sandbox --port 8700 --smtp-port 8725
+    counterfoil sandbox --provider mypackage.doubles:PARCELS
     """
     import asyncio
 
-    from counterfoil.sandbox.server import serve
+    from counterfoil.sandbox.server import double_of, serve
+    from counterfoil.sandbox.wire import ProviderRefused
 
+    try:
+        doubles = [double_of(place) for place in provider or ()]
+    except ProviderRefused as refused:
+        raise ConfigError(str(refused), key="--provider") from None
     data.mkdir(parents=True, exist_ok=True)
     database = data / "sandbox.db"
     asyncio.run(
@@ -184,6 +194,7 @@ def sandbox(
             ready=_say_sandbox,
             parent_fd=None,
             smtp_port=smtp_port,
+            doubles=doubles,
             imap_port=imap_port,
         )
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from counterfoil.providers.contract import Contract
 from counterfoil.providers.outcomes import Found, Outcome, Rejected, Succeeded
 from counterfoil.testing.matrix import silent
-from counterfoil.testing.stage import SHORT_TIMEOUT_S, WAIT_S, Stage, hold, lagging
+from counterfoil.testing.stage import SHORT_TIMEOUT_S, WAIT_S, Stage, Violation, hold, lagging
 from counterfoil.testing.subject import Subject
 
 REPEATS = 3
@@ -41,20 +41,17 @@ def lag(stage: Stage, index_lag_s: float) -> float:
         stage.sandbox.advance(max(age_s - (stage.sandbox.now() - landed), 0.0))
         age_now_s = stage.sandbox.now() - landed
         finding = stage.lookup()
-        seen = isinstance(finding, Found) and isinstance(finding.outcome, Succeeded)
-        if seen:
-            break
+        if isinstance(finding, Found) and isinstance(finding.outcome, Succeeded):
+            same = finding.outcome.id == done.id
+            hold(same, "receipt", f"the call gave receipt {done.id!r}, and the look-up says {finding}")
+            return unseen_s
         unseen_s = age_now_s
         hold(
             unseen_s <= declared_s + BEYOND_S if declared_s else False,
             "lag",
             f"{unseen_s:.2g} s after the effect the look-up says {finding}; declared: lookup_lag_s={declared_s:g}",
         )
-    else:
-        hold(False, "lag", f"the look-up never sees the effect, with an index that lags by {index_lag_s:g} s")
-    same = isinstance(finding, Found) and isinstance(finding.outcome, Succeeded) and finding.outcome.id == done.id
-    hold(same, "receipt", f"the call gave receipt {done.id!r}, and the look-up says {finding}")
-    return unseen_s
+    raise Violation("lag", f"the look-up never sees the effect, with an index that lags by {index_lag_s:g} s")
 
 
 def repeated(stage: Stage) -> str:

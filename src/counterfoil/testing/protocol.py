@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from enum import StrEnum
 from typing import assert_never
 
@@ -16,7 +15,6 @@ from counterfoil.reconciler.verdict import (
     Person,
     Resend,
     Settle,
-    Verdict,
     verdict,
 )
 from counterfoil.testing.stage import Stage, Violation
@@ -69,8 +67,6 @@ def carried_through(stage: Stage, outcome: Outcome) -> Ended:
                         return Ended(End.PERSON, code, attempt)
                     case Resend(ends_doubt):
                         in_doubt = not ends_doubt
-                    case AskLater():
-                        raise Violation("protocol", f"no end after {ROUNDS_MAX} look-ups")
                     case _:
                         assert_never(judged)
             case _:
@@ -80,7 +76,7 @@ def carried_through(stage: Stage, outcome: Outcome) -> Ended:
     return Ended(End.PERSON, "attempts_exhausted", ATTEMPTS_MAX)
 
 
-def _judged(stage: Stage, code: str, attempt: int) -> Verdict:
+def _judged(stage: Stage, code: str, attempt: int) -> Settle | Fail | NotExecuted | Resend | Person:
     """Looks up until the verdict is more than "ask later"."""
     contract, call = stage.contract, stage.call
     quiet_from = stage.now()
@@ -108,5 +104,5 @@ def _judged(stage: Stage, code: str, attempt: int) -> Verdict:
         if not isinstance(judged, AskLater):
             return judged
         row = replace(row, absent_count=judged.absent_count, last_absent_at=judged.last_absent_at)
-        stage.sandbox.advance(timedelta(seconds=judged.after_s).total_seconds())
-    return judged
+        stage.sandbox.advance(judged.after_s)
+    raise Violation("protocol", f"no end after {ROUNDS_MAX} look-ups")
