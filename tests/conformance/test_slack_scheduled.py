@@ -168,6 +168,16 @@ def test_a_list_that_need_not_show_it_yet(sandbox: Sandbox) -> None:
     found(slack, undo)
 
 
+def test_a_list_without_the_mark(slack: SlackAdapter, sandbox: Sandbox) -> None:
+    """What Slack lists under the receipt waits still, whatever has become of its text."""
+    schedule = schedule_call(sandbox)
+    receipt = sent(slack, schedule)
+    item = {"id": receipt, "channel_id": CHANNEL, "post_at": 1, "date_created": 1, "text": "Parcel"}
+    cut = {"ok": True, "scheduled_messages": [item], "response_metadata": {"next_cursor": ""}}
+    sandbox.slack.fault("answer", on=LIST, status=200, body=cut)
+    assert find(slack, unschedule_call(sandbox, schedule, receipt)) == Absent()
+
+
 def test_nothing_is_concluded_around_its_time(slack: SlackAdapter, sandbox: Sandbox) -> None:
     """Slack does not say how late a message may be posted: for a day, one without a trace is not called taken back."""
     schedule = schedule_call(sandbox)
