@@ -48,6 +48,7 @@ class Cut:
     def connect(self, host: str, port: int) -> socket.socket:
         """The session's connection, before any TLS; whoever wraps it is cut all the same."""
         connection = socket.create_connection((host, port), timeout=self.left_s())
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what is written apart waits for no answer
         self._twin = connection.dup()  # the client's own object may be replaced, and detached, at any moment
         if not self.in_time:  # the timer may have found nothing to shut down
             connection.close()
