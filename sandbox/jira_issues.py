@@ -109,7 +109,7 @@ def transition(store: Store, request: Request) -> Reply:
     key = _key_of([], _properties(request.body))
     store.record_effect("jira", "transition", issue["key"], key=key, data={"from": before, "to": after})
     for entry, body in checked:
-        _add_comment(store, issue, body, entry)
+        _add_comment(store, issue, body, entry, user(store, request))
     return Reply(204)
 
 
@@ -117,7 +117,8 @@ def add_comment(store: Store, request: Request) -> Reply:
     issue = load(store, request)
     if not request.body.get("body"):
         raise refuse_fields(comment="Comment body can not be empty!")
-    comment = _add_comment(store, issue, document(request, request.body["body"], "comment"), request.body)
+    body = document(request, request.body["body"], "comment")
+    comment = _add_comment(store, issue, body, request.body, user(store, request))
     _save(store, issue)  # a comment updates its issue
     return Reply(201, _shown_comment(store, request, comment))
 
@@ -334,11 +335,12 @@ def _property(properties: Json, name: str) -> Reply:
     return Reply(200, {"key": name, "value": properties[name]})
 
 
-def _add_comment(store: Store, issue: Json, body: Any, posted: Json) -> Json:
+def _add_comment(store: Store, issue: Json, body: Any, posted: Json, author: Json) -> Json:
     now = store.now()
     comment = {
         "id": str(store.next_number("comment", _FIRST_ID)),
         "issue": issue["id"],
+        "author": author,
         "body": body,
         "visibility": posted.get("visibility"),
         "properties": _properties(posted),
@@ -360,6 +362,7 @@ def _shown_comment(store: Store, request: Request, comment: Json) -> Json:
     sent: Json = {
         "id": comment["id"],
         "self": f"{base_url(request)}/issue/{comment['issue']}/comment/{comment['id']}",
+        "author": comment["author"],
         "body": comment["body"],
         "created": timestamp(comment["created"]),
         "updated": timestamp(comment["updated"]),

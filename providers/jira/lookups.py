@@ -1,8 +1,8 @@
 """Decides what became of a call in Jira: by the label, then by what else carries our key; a comment by its ticket's list.
 
 Search lags. An empty search by label is therefore confirmed by the project's recent tickets, whose label somebody may have
-removed: in Cloud their property tells, in Data Center their description. There somebody may have rewritten that as well, so a
-ticket of our own account that carries nobody's key shows no absence either.
+removed: in Cloud their property tells, in Data Center their description. There somebody may have rewritten that as well, so
+where our own account has made a ticket that carries nobody's key, a person decides.
 """
 
 from __future__ import annotations
@@ -105,13 +105,14 @@ class JiraLookups:
         return [comment for comment in comments if _is_our_comment(comment, key)]
 
     def _find_comment(self, call: Call) -> Finding:
-        """In Data Center only the text tells: a comment that was edited, and names nobody's key, may have been ours."""
+        """In Data Center only the text tells: one of ours that was edited, and names nobody's key, may be this one."""
         comments = self._reads.comments(str(call.arguments["issue"]))
         finding = _comment_finding([comment for comment in comments if _is_our_comment(comment, call.key)])
         if self._config.is_cloud or not isinstance(finding, Absent):
             return finding
         edited = [c for c in comments if c.get("updated") != c.get("created") and not keys_in(c.get("body"))]
-        return Unknown("edited_comment") if any(_is_as_new(c.get("created"), call) for c in edited) else finding
+        recent = [comment for comment in edited if _is_as_new(comment.get("created"), call)]
+        return _in_doubt("edited_comment") if recent and self._are_ours(recent, "author") else finding
 
     def _find_tickets(self, calls: Sequence[Call]) -> dict[str, Finding]:
         try:
@@ -144,14 +145,16 @@ class JiraLookups:
             return {call.action_id: Unknown(error_code(exc)) for call in calls}
 
     def _doubted(self, calls: Sequence[Call], tickets: Sequence[Mapping[str, object]]) -> dict[str, Finding]:
-        """Unknown for calls since whose send our own account has made a ticket on which nobody's key is left."""
-        unmarked = [ticket for ticket in tickets if not _keys_on(ticket)]
-        if not unmarked:
-            return {}
-        me = self._reads.own_name()
-        ours = [fields for fields in map(fields_of, unmarked) if _name_of(fields.get("creator")) in (me, None)]
+        """The calls since whose send our own account has made a ticket on which nobody's key is left."""
+        unmarked = [fields_of(ticket) for ticket in tickets if not _keys_on(ticket)]
+        ours = [fields for fields in unmarked if self._are_ours([fields], "creator")]
         doubted = [call for call in calls if any(_is_as_new(fields.get("created"), call) for fields in ours)]
-        return {call.action_id: Unknown("unmarked_ticket") for call in doubted}
+        return {call.action_id: _in_doubt("unmarked_ticket") for call in doubted}
+
+    def _are_ours(self, items: Sequence[Mapping[str, object]], role: str) -> bool:
+        """One of them is our own account's, as far as Jira tells whose it is: nobody can rewrite that."""
+        names = {_name_of(item.get(role)) for item in items}
+        return None in names or self._reads.own_name() in names
 
     def _ticket_finding(self, call: Call, tickets: Sequence[Mapping[str, object]]) -> Finding:
         matches = {str(t["id"]): t for t in tickets if _carries(t, call.key)}
@@ -212,6 +215,11 @@ def _comment_finding(matches: Sequence[Mapping[str, object]]) -> Finding:
         return Many(tuple(clean_id(comment["id"]) or "" for comment in matches[:RECEIPTS_MAX]))
     properties, created = properties_of(matches[0]), matches[0].get("created")
     return found(comment_outcome(matches[0]), properties=properties, created=created)
+
+
+def _in_doubt(code: str) -> Found:
+    """Nothing carries our key, and something may have: no further look-up will tell, so a person decides."""
+    return Found(Uncertain(code), as_intended=False)
 
 
 def _carries(ticket: Mapping[str, object], key: str) -> bool:

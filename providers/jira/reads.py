@@ -54,6 +54,7 @@ class JiraReads:
         self._client = client
         self._is_cloud = is_cloud
         self._fields = FIELDS if is_cloud else FIELDS_DATA_CENTER
+        self._own_name: str | None = None
 
     def tickets_with_labels(self, keys: Sequence[str]) -> list[dict[str, object]]:
         """Every ticket that carries the label of one of these keys, as far as the index knows."""
@@ -118,11 +119,13 @@ class JiraReads:
         raise Incomplete("too_many_pages")
 
     def own_name(self) -> str:
-        """The login name of the account that asks; Data Center's only."""
-        name = self.get("myself").get("name")
-        if not isinstance(name, str) or not name:
-            raise Incomplete("malformed")
-        return name
+        """The login name of the account that asks, which stays with this client's credentials; Data Center's only."""
+        if self._own_name is None:
+            name = self.get("myself").get("name")
+            if not isinstance(name, str) or not name:
+                raise Incomplete("malformed")
+            self._own_name = name
+        return self._own_name
 
     def get(self, path: str, **params: str) -> dict[str, object]:
         """One JSON object."""

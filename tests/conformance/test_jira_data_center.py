@@ -22,6 +22,7 @@ from counterfoil.settings import Settings
 from counterfoil.workers.clients import client_config
 
 LAG_S = 60
+UNMARKED = Found(Uncertain("unmarked_ticket"), as_intended=False)
 BEARER, PERSON = "Bearer pat", "Basic cDpx"
 
 
@@ -86,11 +87,11 @@ def test_a_removed_label_does_not_make_a_ticket_absent_here_either(adapter: Jira
 
 @pytest.mark.case("E4")
 def test_a_ticket_of_ours_without_any_key_is_not_absence(adapter: JiraAdapter, sandbox: Sandbox) -> None:
-    """Somebody has rewritten the description as well: who made the ticket cannot be rewritten, and a person decides."""
+    """Somebody has rewritten the description as well; who made the ticket stays, and a person decides, at once."""
     ticket = sent(adapter, create())
     edit(sandbox, ticket.id, {"fields": {"labels": ["urgent"], "description": "Rewritten."}})
-    assert found(adapter, create()) == Unknown("unmarked_ticket")
-    assert found(adapter, create(2)) == Unknown("unmarked_ticket"), "it may be either's"
+    assert found(adapter, create()) == UNMARKED
+    assert found(adapter, create(2)) == UNMARKED, "it may be either's"
     later = replace(create(3), first_sent_at=datetime.now(UTC) + timedelta(hours=1))
     assert found(adapter, later) == Absent(), "but not one's that was sent an hour after it was made"
 
@@ -100,7 +101,7 @@ def test_other_people_s_tickets_are_no_doubt(adapter: JiraAdapter, sandbox: Sand
     bare_ticket(sandbox, PERSON)
     assert found(adapter, create()) == Absent()
     bare_ticket(sandbox, BEARER)
-    assert found(adapter, create()) == Unknown("unmarked_ticket")
+    assert found(adapter, create()) == UNMARKED
 
 
 def test_a_copied_ticket_is_many(adapter: JiraAdapter, sandbox: Sandbox) -> None:
@@ -207,7 +208,7 @@ def test_a_comment_is_found_by_its_last_line(adapter: JiraAdapter, sandbox: Sand
 
 
 def test_an_edited_comment_without_any_key_is_not_absence(adapter: JiraAdapter, sandbox: Sandbox) -> None:
-    """It may have been ours; one that was edited and still names its own key is another's."""
+    """It may have been this one; one that still names its own key, or that another account has written, is another's."""
     ticket = sent(adapter, create())
     comment = call_of("jira_comment", 2, {"issue": ticket.id, "body": "Parcel lost."})
     written = sent(adapter, comment)
@@ -216,7 +217,37 @@ def test_an_edited_comment_without_any_key_is_not_absence(adapter: JiraAdapter, 
     asked(sandbox, path, body={"body": f"Edited. cf-{'a' * 32}"}, method="PUT", login=PERSON)
     assert found(adapter, comment) == Absent()
     asked(sandbox, path, body={"body": "Edited."}, method="PUT", login=PERSON)
-    assert found(adapter, comment) == Unknown("edited_comment")
+    assert found(adapter, comment) == Found(Uncertain("edited_comment"), as_intended=False)
+
+
+def test_other_people_s_edited_comments_are_no_doubt(adapter: JiraAdapter, sandbox: Sandbox) -> None:
+    """They correct their own words all the time."""
+    ticket = sent(adapter, create())
+    comment = call_of("jira_comment", 2, {"issue": ticket.id, "body": "Parcel lost."})
+    path = f"issue/{ticket.id}/comment"
+    theirs = asked(sandbox, path, body={"body": "Hallo"}, method="POST", login=PERSON)
+    sandbox.advance(60)
+    asked(sandbox, f"{path}/{theirs['id']}", body={"body": "Hello"}, method="PUT", login=PERSON)
+    assert found(adapter, comment) == Absent()
+
+
+def test_who_made_it_is_asked_once(adapter: JiraAdapter, sandbox: Sandbox) -> None:
+    """And where Jira does not tell it, that is no absence."""
+    bare_ticket(sandbox, PERSON)
+    for _ in range(2):
+        assert found(adapter, create()) == Absent()
+    assert len(sandbox.jira.requests("myself")) == 1
+    hidden = {"id": "1", "fields": {"labels": [], "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.000+0000")}}
+    page = {"issues": [hidden], "startAt": 0, "maxResults": 100, "total": 1}
+    sandbox.jira.fault("answer", on="search_by_offset", status=200, body=page, times=2)
+    assert found(adapter, create()) == UNMARKED
+
+
+def test_a_failed_question_of_who_we_are_is_unknown(adapter: JiraAdapter, sandbox: Sandbox) -> None:
+    """Whatever fails in a look-up, it shows no absence."""
+    bare_ticket(sandbox, PERSON)
+    sandbox.jira.fault("html_502", on="myself")
+    assert found(adapter, create()) == Unknown("http_502")
 
 
 @pytest.mark.parametrize(("username", "login"), [(None, "Bearer pat"), ("bot", "Basic Ym90OnBhdA==")])
