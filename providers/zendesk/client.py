@@ -30,10 +30,12 @@ from counterfoil.providers.outcomes import (
 from counterfoil.providers.zendesk.config import ZendeskConfig
 from counterfoil.providers.zendesk.outcomes import (
     DONE,
+    NOT_SOLVED,
     RECEIPTS_MAX,
     comment_finding,
     comment_outcome,
     condition_of,
+    created_outcome,
     done,
     error_code,
     error_outcome,
@@ -41,8 +43,9 @@ from counterfoil.providers.zendesk.outcomes import (
     is_ours,
     metadata_of,
     number_of,
+    solved_outcome,
+    solves,
     ticket_finding,
-    ticket_outcome,
     version_of,
 )
 from counterfoil.providers.zendesk.reads import ZendeskReads, open_tickets
@@ -120,7 +123,7 @@ class ZendeskAdapter:
         finally:
             self._session.key = None
         answer = self._answer(201)
-        return answer if isinstance(answer, Uncertain) else ticket_outcome(answer.get("ticket"))
+        return answer if isinstance(answer, Uncertain) else created_outcome(answer.get("ticket"), call.key)
 
     def _comment(self, call: Call) -> Outcome:
         public = call.tool == "zendesk_reply"
@@ -143,7 +146,7 @@ class ZendeskAdapter:
         reason = call.arguments.get("reason")
         more = {"comment": Comment(body=reason, public=False)} if reason else {}
         answer = self._update(call, number, status="solved", **more)
-        return answer if isinstance(answer, Uncertain) else ticket_outcome(answer.get("ticket"), named=number)
+        return answer if isinstance(answer, Uncertain) else solved_outcome(answer.get("ticket"), named=number)
 
     def _update(self, call: Call, number: str, **changes: object) -> Mapping[str, Any] | Uncertain:
         more = {**changes, **condition_of(call)}
@@ -181,7 +184,10 @@ class ZendeskAdapter:
         status = self._reads.ticket(number)["status"]
         if status in DONE:
             return Found(done(number, status))
-        return Found(done(number, status)) if self._reads.audits_of(number, call.key) else Absent()
+        audits = self._reads.audits_of(number, call.key)
+        if not audits:
+            return Absent()
+        return Found(done(number, status)) if any(map(solves, audits)) else Found(NOT_SOLVED, as_intended=False)
 
     def _fetch(self, call: Call, receipt: str) -> Finding:
         if call.tool == "zendesk_create":

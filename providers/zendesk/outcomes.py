@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from counterfoil.providers.contract import Call
+from counterfoil.providers.contract import OTHER_KEY, Call
 from counterfoil.providers.outcomes import (
     PRECONDITION_FAILED,
     Absent,
@@ -27,6 +27,7 @@ KEY = "counterfoil_key"
 TARGET = "counterfoil_target"
 """In an audit's custom metadata, which a write sets together with its effect, and nobody can edit afterwards."""
 DONE = ("solved", "closed")
+NOT_SOLVED = Uncertain("not_solved")
 RECEIPTS_MAX = 20
 
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -56,6 +57,29 @@ def ticket_outcome(ticket: object, *, named: str | None = None) -> Succeeded | U
     if receipt is None or not isinstance(status, str) or named not in (None, receipt):
         return Uncertain("malformed", evidence=type(ticket).__name__)
     return done(receipt, status)
+
+
+def created_outcome(ticket: object, key: str) -> Succeeded | Uncertain:
+    """A ticket that was made under this key shows it."""
+    shown = ticket.get("external_id") if isinstance(ticket, Mapping) else None
+    outcome = ticket_outcome(ticket)
+    is_other = isinstance(outcome, Succeeded) and shown != external_id_of(key)
+    return Uncertain(OTHER_KEY) if is_other else outcome
+
+
+def solved_outcome(ticket: object, *, named: str) -> Succeeded | Uncertain:
+    """A ticket that was to be solved shows that it is; a field that may not be set is left out without an error."""
+    outcome = ticket_outcome(ticket, named=named)
+    if not isinstance(outcome, Succeeded) or outcome.fields["status"] in DONE:
+        return outcome
+    return NOT_SOLVED
+
+
+def solves(audit: Mapping[str, object]) -> bool:
+    """This audit has moved its ticket to an end."""
+    events = audit.get("events")
+    changes = [event for event in events if isinstance(event, Mapping)] if isinstance(events, list) else []
+    return any(change.get("field_name") == "status" and change.get("value") in DONE for change in changes)
 
 
 def done(receipt: str, status: str) -> Succeeded:

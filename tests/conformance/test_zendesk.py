@@ -280,6 +280,27 @@ def test_a_solved_ticket_that_was_opened_again(zendesk_adapter: ZendeskAdapter, 
     assert find(zendesk_adapter, replace(solve, key="f" * 32)) == Absent()
 
 
+def test_a_ticket_that_stays_open_is_not_solved(zendesk_adapter: ZendeskAdapter, sandbox: Sandbox) -> None:
+    """An update that leaves out the status proves nothing by its 200; its audit, which solved nothing, is for a person."""
+    create = call_of("zendesk_create", 1, TICKET)
+    ticket = sent(zendesk_adapter, create)
+    solve = call_of("zendesk_solve", 2, {"order_id": "1182"}, about(create, ticket))
+    sandbox.zendesk.fault("answer", on=UPDATE, status=200, body={"ticket": {"id": int(ticket), "status": "open"}})
+    assert zendesk_adapter.send(solve, timeout_s=TIMEOUT_S) == Uncertain("not_solved")
+    put(sandbox, ticket, metadata={"counterfoil_key": solve.key}, priority="high")
+    finding = find(zendesk_adapter, solve)
+    assert isinstance(finding, Found)
+    assert (finding.outcome, finding.as_intended) == (Uncertain("not_solved"), False)
+
+
+def test_another_ticket_in_the_answer_is_not_ours(zendesk_adapter: ZendeskAdapter, sandbox: Sandbox) -> None:
+    """The answer to a creation shows our external id, or it is the answer to another request."""
+    other = {"ticket": {"id": 9, "status": "new", "external_id": f"cf-{'f' * 32}"}}
+    sandbox.zendesk.fault("answer", on=CREATE, status=201, body=other)
+    outcome = zendesk_adapter.send(call_of("zendesk_create", 1, TICKET), timeout_s=TIMEOUT_S)
+    assert outcome == Uncertain("other_key")
+
+
 def test_what_a_person_names(zendesk_adapter: ZendeskAdapter, sandbox: Sandbox) -> None:
     """A ticket or comment is fetched by its number and checked for our key; none is absent; an outage is unknown."""
     creates = [call_of("zendesk_create", number, TICKET) for number in (1, 2)]
