@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import requests
 
 from counterfoil.providers.jira.client import JiraAdapter
 from counterfoil.providers.jira.config import JiraConfig
@@ -24,6 +25,8 @@ from counterfoil.sandbox.process import running
 def sandbox_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A sandbox on a free port of loopback."""
     with running(tmp_path_factory.mktemp("sandbox")) as sandbox:
+        # Linear's first request loads the GraphQL library, for longer than some of the tests wait.
+        requests.post(f"{sandbox.linear.url}/graphql", json={"query": "{ viewer { id } }"}, timeout=30)
         yield sandbox
 
 
