@@ -61,6 +61,8 @@ class Keywords(TypedDict, total=False):
     """It does so for ever; False."""
     landing_max_s: float
     """A request takes effect within this long after its connection is closed, or never; 120."""
+    absence_is_proof: bool
+    """Empty look-ups prove in the end that nothing was done; True. False: they prove nothing, and a person decides."""
     on_absent: Literal["not_executed", "operator_review"]
     """What proved absence means when no attempt is left; operator_review."""
     uncertain: Literal["operator_review"] | None
@@ -267,6 +269,7 @@ class _Declaration:
             native_key_concurrent=given.get("native_key_concurrent", True),
             lookup=bool(lookup),
             lookup_lag_s=lag_s,
+            absence_is_proof=given.get("absence_is_proof", True),
             unique=given.get("unique", False),
             landing_max_s=landing_s,
             on_absent=given.get("on_absent", "operator_review"),

@@ -205,6 +205,8 @@ def _absent(row: Claimed, contract: Contract, ttl_margin_s: float, base_s: float
 def _absence_earned(row: Claimed, contract: Contract) -> Verdict:
     if row.last_error_code == IDEMPOTENCY_MISMATCH:  # the provider knows the key and shows nothing under it
         return Person(IDEMPOTENCY_MISMATCH)
+    if not contract.absence_is_proof:
+        return Person("absent")
     if row.no_resend:
         return Fail("absent")
     if row.attempt_count < row.attempts_max:

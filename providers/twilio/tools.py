@@ -83,6 +83,7 @@ def correction_of_sms(arguments: Mapping[str, Json]) -> dict[str, object]:
     audience=["customer"],
     lookup=True,
     lookup_lag_s=LIST_LAG_S,
+    absence_is_proof=False,
     correction=correction_of_sms,
     adapter=ADAPTER,
 )
@@ -101,6 +102,7 @@ def sms_send(to: Phone, body: Body, about: About) -> MessageResult:
     audience=["customer"],
     lookup=True,
     lookup_lag_s=LIST_LAG_S,
+    absence_is_proof=False,
     adapter=ADAPTER,
 )
 def sms_correction(to: Phone, body: Body, about: About) -> MessageResult:
@@ -120,6 +122,7 @@ def sms_correction(to: Phone, body: Body, about: About) -> MessageResult:
     undo="sms_cancel",
     lookup=True,
     lookup_lag_s=LIST_LAG_S,
+    absence_is_proof=False,
     adapter=ADAPTER,
 )
 def sms_schedule(to: Phone, body: Body, about: About, send_at: SendAt) -> MessageResult:

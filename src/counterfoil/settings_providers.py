@@ -135,6 +135,18 @@ class ProviderSettings(Reach):
     retry_budget: RetryBudget = RetryBudget()
 
     @model_validator(mode="after")
+    def _no_secret_in_the_clear(self) -> Self:
+        for account in (DEFAULT_ACCOUNT, *self.accounts):
+            reach = self.through(account)
+            has_secret = any(getattr(reach, name) or getattr(reach, f"{name}_file") for name in SECRETS)
+            for address in (reach.base_url, reach.server):
+                if has_secret and address and address.startswith("http:") and not is_loopback(address):
+                    raise ValueError(
+                        f"{address} would be sent a secret in the clear; use https, except on this machine"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _one_account_for_each_tenant(self) -> Self:
         if DEFAULT_ACCOUNT in self.accounts:
             raise ValueError(f'"{DEFAULT_ACCOUNT}" is the name of this table\'s own credentials')

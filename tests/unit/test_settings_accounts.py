@@ -129,6 +129,8 @@ def test_an_http_tool_sends_the_account_s_own_secret(tmp_path: Path) -> None:
         ('[providers.stripe.accounts."a b"]\ntenants = ["x"]', "providers.stripe.accounts.a b"),
         ('[providers.stripe.accounts.us]\ntenant = ["x"]', "Did you mean tenants?"),
         ("[providers.stripe.accounts.us]\ntimeout_s = 3", "is no setting"),
+        ('[providers.jira]\nserver = "http://jira.example"\ntoken = "t0p"', "would be sent a secret in the clear"),
+        ('[providers.stripe.accounts.us]\nbase_url = "http://stripe.example"', "would be sent a secret in the clear"),
         ('[providers.stripe.accounts.us]\napi_key = "a"\napi_key_file = "b"', "not both"),
     ],
 )

@@ -37,6 +37,7 @@ NATIVE = Contract(native_key_ttl_s=86_400, lookup=True, landing_max_s=100, on_ab
 NATIVE_BLIND = Contract(native_key_ttl_s=86_400, landing_max_s=100)
 ONE_AT_A_TIME = replace(NATIVE, native_key_concurrent=False)
 ONE_AT_A_TIME_BLIND = replace(NATIVE_BLIND, native_key_concurrent=False)
+UNPROVED = replace(EXACT, absence_is_proof=False)
 BLIND = Contract(landing_max_s=100)
 SHY = Contract(lookup=True, landing_max_s=100)  # a person judges its absence
 
@@ -153,6 +154,8 @@ TABLE: dict[str, tuple[Claimed, Contract, Finding | None, Verdict]] = {
     "earned, attempts left": (seen_once(200, ago=9, attempt_count=2), EXACT, Absent(), Resend(ends_doubt=True)),
     "earned, last attempt": (seen_once(200, ago=9, **LAST), EXACT, Absent(), NotExecuted()),
     "earned, last attempt, person": (seen_once(200, ago=9, **LAST), SHY, Absent(), Person("absent")),
+    "earned, but no proof": (seen_once(200, ago=9), UNPROVED, Absent(), Person("absent")),
+    "earned, but no proof, no_resend": (seen_once(200, ago=9, no_resend=True), UNPROVED, Absent(), Person("absent")),
     "earned, native": (seen_once(200, ago=9), NATIVE, Absent(), Resend(ends_doubt=True)),
     "earned, past the ttl": (seen_once(90_000, ago=9), NATIVE, Absent(), Resend(ends_doubt=True)),
     # absent, not earned, native key
@@ -232,6 +235,7 @@ contracts = st.builds(
     lookup=st.just(True),
     lookup_lag_s=st.sampled_from([0.0, 0.5, 60.0, 3_600.0]),
     landing_max_s=st.sampled_from([2.0, 120.0]),
+    absence_is_proof=st.booleans(),
     on_absent=st.sampled_from(["not_executed", "operator_review"]),
 )
 findings: st.SearchStrategy[Finding | None] = st.sampled_from(
@@ -295,6 +299,7 @@ def test_promises(claimed: Claimed, contract: Contract, finding: Finding | None)
             assert claimed.attempt_count < claimed.attempts_max
             assert claimed.last_error_code != IDEMPOTENCY_MISMATCH
             assert ends_doubt == sure
+            assert contract.absence_is_proof or not ends_doubt
             if not sure:
                 assert contract.native_key_ttl_s is not None
                 assert claimed.first_sent_at is not None
@@ -305,9 +310,12 @@ def test_promises(claimed: Claimed, contract: Contract, finding: Finding | None)
                     assert claimed.as_of > claimed.quiet_from + timedelta(seconds=contract.landing_max_s)
         case NotExecuted():
             assert sure
+            assert contract.absence_is_proof
             assert contract.on_absent == "not_executed"
         case Fail(code):
-            assert (code == "absent" and sure and claimed.no_resend) or finding == Found(Rejected("declined"))
+            assert (code == "absent" and sure and contract.absence_is_proof and claimed.no_resend) or finding == Found(
+                Rejected("declined")
+            )
         case AskLater():
             assert not sure
             assert 1 <= result.after_s <= ASK_LATER_MAX_S

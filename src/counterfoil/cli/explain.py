@@ -218,9 +218,10 @@ def _absence(action: Row, contract: Contract) -> Iterator[Sentence]:
     yield Sentence("limit", f"An empty look-up counts {counts.format(_time(opens, action))}: {needs}.", opens)
     counted = min(action["absent_count"], ABSENCES_NEEDED)
     apart_s = max(contract.lookup_lag_s, ABSENCES_APART_MIN_S)
+    mean = "prove that it was not done" if contract.absence_is_proof else "leave it to a person"
     yield Sentence(
         "limit",
-        f"{ABSENCES_NEEDED} that count, {apart_s:g} s apart, prove that it was not done; {counted} so far.",
+        f"{ABSENCES_NEEDED} that count, {apart_s:g} s apart, {mean}; {counted} so far.",
     )
 
 

@@ -24,6 +24,7 @@ from counterfoil.providers.outcomes import (
     Uncertain,
     Unknown,
 )
+from counterfoil.sandbox.client import SandboxError
 from counterfoil.sandbox.faults import FAULTS, Commit
 from counterfoil.testing.protocol import End, Ended, carried_through
 from counterfoil.testing.stage import (
@@ -268,7 +269,7 @@ def _judged(stage: Stage, ended: Ended, when: str) -> None:
             hold(False, "given_up", f"{when}: given up ({ended.code}) though a repeat would have been done")
         case End.PERSON:
             hold(have <= 1, "effects", f"{when}: {have} effects after {ended.attempts} attempts")
-            alone = stage.contract.grade is Grade.D or when in KEPT
+            alone = stage.contract.grade is Grade.D or not stage.contract.absence_is_proof or when in KEPT
             hold(alone, "person", f"{when}: ends with a person ({ended.code}), though the outcome could be found out")
 
 
@@ -291,7 +292,7 @@ class Check:
         """Runs one case. What an adapter raises is a violation: it has to answer."""
         try:
             self.run(stage) if case is None else self.run(stage, case)
-        except Violation:
+        except (Violation, SandboxError):  # the latter is the subject's: an operation or a fault that there is not
             raise
         except Exception as exc:
             raise Violation("raised", f"{case or self.name}: the adapter raised {type(exc).__name__}") from exc
