@@ -17,6 +17,8 @@ MODULES = [
     for folder in sorted(Path(providers.__file__).parent.iterdir())
     if (folder / "tools.py").is_file() and folder.name != "http"
 ]
+SECRETS = ("sk_test_sandbox", "re_sandbox", "Bearer ", "Basic ")
+"""Credentials of the subjects' clients, and what stands before them on the wire."""
 TOOLS = Registry.load(MODULES, HTTP)
 
 
@@ -34,6 +36,7 @@ def _linked(subject: Subject, given: dict[str, Subject]) -> Subject:
         subject,
         tool=subject.tool or TOOLS.find(subject.name),
         after=None if after is None else _linked(after, given),
+        secrets=(*subject.secrets, *SECRETS),
     )
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from tests.conformance.shipped import SUBJECTS, TOOLS
 from counterfoil import tool
 from counterfoil.cli import output
 from counterfoil.cli.main import main
-from counterfoil.providers.contract import Grade
-from counterfoil.sandbox.client import Sandbox
+from counterfoil.ledger.errors import ArgumentError
+from counterfoil.providers.contract import Call, Grade
+from counterfoil.providers.outcomes import Outcome
+from counterfoil.sandbox.client import Sandbox, SandboxError
 from counterfoil.sandbox.process import running
 from counterfoil.testing import Subject, grade
-from counterfoil.testing.grading import CHECKS, cases_of, measured
+from counterfoil.testing.grading import CHECKS, measured
 from counterfoil.testing.measures import MEASUREMENTS, lag
 from counterfoil.testing.stage import Violation, staged
 
@@ -61,6 +64,7 @@ def parcel(adapter: type[liars.Honest] = liars.Honest, **declared: Any) -> Subje
 
 HONEST, FORGETS = parcel(), parcel(liars.ForgetsTheKey)
 """For the command line's test, which names them."""
+LOST = replace(HONEST, after="another")
 
 LIES: list[tuple[type[liars.Honest], str, str | int | None, str]] = [
     (liars.TriesAgain, "fault", "504_after_commit", "one_request"),
@@ -207,13 +211,23 @@ def test_a_person_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert written.endswith("ship: 2 of 2: lag\r\x1b[2K")
 
 
-@pytest.mark.parametrize("place", ["tests.conformance.nowhere:X", "tests.conformance.doubles:NOTHING", "nonsense"])
-def test_a_subject_that_is_none_is_a_mistake_of_the_caller(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("tests.conformance.nowhere:X", "module:NAME"),
+        ("tests.conformance.doubles:NOTHING", "module:NAME"),
+        ("nonsense", "module:NAME"),
+        ("tests.conformance.test_grades:LOST", "`after` must be a Subject"),
+    ],
+)
+def test_a_subject_that_is_none_is_a_mistake_of_the_caller(
+    place: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit code 2, with what to write."""
     with pytest.raises(SystemExit) as ended:
         main(["tool", "grade", place])
     assert ended.value.code == 2
-    assert "module:NAME" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -243,4 +257,36 @@ def test_a_subject_says_how_it_reaches_the_sandbox(parcels: Sandbox) -> None:
     spec = parcel().spec
     with pytest.raises(ValueError, match="give `adapter=`"):
         grade(Subject(tool=spec, **bare), parcels)
-    assert cases_of(CHECKS[0], parcel()) == (None,)
+    with pytest.raises(ValueError, match="`after` must be a Subject"):
+        grade(replace(parcel(), after="another"), parcels)
+    with pytest.raises(SandboxError, match="no such operation"):
+        grade(replace(parcel(), operation="parcels.book"), parcels)
+    with pytest.raises(ArgumentError):
+        grade(replace(parcel(), arguments={"order_id": 1}), parcels)
+
+
+def test_an_adapter_alone_is_graded_by_its_lookup(parcels: Sandbox) -> None:
+    """Nothing is declared then but what the subject names: an operation that is the look-up, seen at once."""
+    alone = replace(parcel(), tool=None, name="create_parcel", deduplicates=True, lags_s=(0.0,))
+    report = measured(alone, parcels)
+    assert (report.declared, report.grade, report.violations) == (Grade.B, Grade.B, ())
+
+
+def test_a_credential_in_an_outcome_is_named(parcels: Sandbox) -> None:
+    """It is told that one is there, and not which."""
+    with pytest.raises(Violation, match="secrets: html_502: a credential is in the outcome") as seen:
+        run(replace(parcel(liars.QuotesArguments), secrets=("order-1182",)), parcels, "fault", "html_502")
+    assert "order-1182" not in str(seen.value)
+
+
+def test_what_an_adapter_raises_is_told(parcels: Sandbox) -> None:
+    """In a measurement, too, the grade goes on."""
+
+    class Breaks(liars.Honest):
+        def send(self, call: Call, *, timeout_s: float) -> Outcome:
+            raise RuntimeError("broken")
+
+    report = measured(parcel(Breaks), parcels)
+    told = {violation.check: violation.why for violation in report.violations}
+    assert told.pop("in_flight") == "the first request never arrived"
+    assert set(told.values()) == {"the adapter raised RuntimeError"}

@@ -13,7 +13,7 @@ import typer
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath, group
 from counterfoil.cli.output import as_json, clean, progress, say, stop, table
-from counterfoil.ledger.errors import ConfigError, NotFound
+from counterfoil.ledger.errors import ConfigError, CounterfoilError, NotFound
 
 if TYPE_CHECKING:
     from counterfoil.providers.autonomy import Autonomy
@@ -107,16 +107,20 @@ def grade_tools(
     counterfoil tool grade test_parcels:PARCEL
     counterfoil tool grade tests.subjects:SUBJECTS --json
     """
+    from counterfoil.sandbox.client import SandboxError
     from counterfoil.testing import grade
 
-    found = [subject for place in subjects for subject in _subjects_at(place)]
     reports = []
-    for subject in found:
-        report = grade(subject, progress=partial(progress, subject.name))
-        reports.append(report)
-        if not json_:
-            for line in str(report).splitlines():
+    try:
+        for subject in [subject for place in subjects for subject in _subjects_at(place)]:
+            report = grade(subject, progress=partial(progress, subject.name))
+            reports.append(report)
+            for line in () if json_ else str(report).splitlines():
                 say(clean(line))
+    except (ValueError, SandboxError) as mistake:
+        if isinstance(mistake, CounterfoilError):
+            raise
+        raise ConfigError(f"the subject has a mistake: {mistake}", key="SUBJECT") from mistake
     if json_:
         as_json([report.to_json() for report in reports])
     if not all(report.passed for report in reports):

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from counterfoil.providers.contract import Contract, Grade
-from counterfoil.sandbox.client import Sandbox
+from counterfoil.sandbox.client import Sandbox, SandboxError
 from counterfoil.testing.matrix import CHECKS, Check
 from counterfoil.testing.measures import MEASUREMENTS, Measurement, lags
-from counterfoil.testing.stage import Violation, staged
+from counterfoil.testing.stage import Violation, check_subject, staged
 from counterfoil.testing.subject import Subject
 
 Progress = Callable[[int, int, str], None]
@@ -91,7 +92,8 @@ def grade(subject: Subject, sandbox: Sandbox | None = None, *, progress: Progres
     The subject names the tool (or the adapter: `Subject(adapter=…)`), how it is called and where the sandbox counts its
     effect; an adapter alone would not say that. `sandbox` is emptied before each step; without one, a sandbox with the
     subject's `double` runs for the time of the grade. Some 60 steps, a few seconds; never raises for what an adapter does.
-    Raises ValueError where the subject does not say how the tool reaches the sandbox.
+    For the subject's own mistakes it does: ValueError (how the tool reaches the sandbox, what comes before), ArgumentError
+    (its arguments), SandboxError (an operation that its double does not have).
     """
     with _given_or_running(subject, sandbox) as world:
         return _Grading(subject, world, progress).report(CHECKS)
@@ -109,6 +111,10 @@ def _given_or_running(subject: Subject, sandbox: Sandbox | None) -> Iterator[San
         return
     from counterfoil.sandbox.process import running
 
+    if find_spec("aiohttp") is None:
+        raise ModuleNotFoundError(
+            "a sandbox of its own needs aiohttp: pip install 'counterfoil[sandbox]'", name="aiohttp"
+        )
     doubles = [subject.double] if subject.double else []
     with (
         tempfile.TemporaryDirectory(prefix="counterfoil-grade-") as folder,
@@ -129,7 +135,7 @@ class _Grading:
 
     def report(self, checks: tuple[Check, ...]) -> Report:
         subject, contract = self.subject, self.subject.contract
-        subject.adapter_at(self.sandbox)  # a subject that cannot reach the sandbox is a mistake of its author
+        check_subject(subject, self.sandbox)
         measurements = [measurement for measurement in MEASUREMENTS if measurement.needed(subject)]
         self.steps = sum(len(cases_of(check, subject)) for check in checks) + len(measurements) + contract.lookup
         for check in checks:
@@ -182,6 +188,13 @@ class _Grading:
         except Violation as violation:
             told = "" if case is None else str(case)
             self.violations.append(Contradiction(name, told, violation.rule, violation.why))
+            return False
+        except SandboxError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - an adapter's code: it has to answer, and whatever it raises is told
+            self.violations.append(
+                Contradiction(name, str(case or ""), "raised", f"the adapter raised {type(exc).__name__}")
+            )
             return False
         return True
 

@@ -6,9 +6,9 @@ says in a sentence what was seen.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from counterfoil.providers.contract import Contract
@@ -83,18 +83,19 @@ def forgotten(stage: Stage) -> str:
 
 def in_flight(stage: Stage) -> str:
     """A twin that arrives while the first request is under way: no second effect, and no refusal for good."""
-    twin, first = stage.twin(), threading.Thread(target=stage.send, args=(SHORT_TIMEOUT_S,), daemon=True)
+    twin = stage.twin()
     stage.fault("slow", delay_s=TWIN_S)
-    first.start()
-    deadline = time.monotonic() + WAIT_S
-    while not stage.attempts():
-        hold(time.monotonic() < deadline, "in_flight", "the first request never arrived")
-    outcome = twin.send()
-    silent(stage, outcome, "a twin of a request under way")
-    definite = isinstance(outcome, Rejected) and not outcome.retryable
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(stage.send, SHORT_TIMEOUT_S)
+        deadline = time.monotonic() + WAIT_S
+        while not stage.attempts():
+            hold(time.monotonic() < deadline and not first.done(), "in_flight", "the first request never arrived")
+        outcome = twin.send()
+        silent(stage, outcome, "a twin of a request under way")
+        definite = isinstance(outcome, Rejected) and not outcome.retryable
+        stage.sandbox.advance(TWIN_S)
     hold(not definite, "in_flight", f"the first request is under way, and its twin is {outcome}")
-    stage.sandbox.advance(TWIN_S)
-    first.join(WAIT_S)
+    first.result()
     have = stage.wait_for_effects(1)
     hold(have == 1, "key", f"a request and its twin that meets it under way are {have} effects")
     return f"a twin of a request under way: {type(outcome).__name__}, 1 effect"

@@ -122,6 +122,20 @@ def staged(subject: Subject, sandbox: Sandbox) -> Stage:
     return Stage(sandbox, subject, subject.adapter_at(sandbox), call_of(subject, of=_done_before(subject, sandbox, 1)))
 
 
+def check_subject(subject: Subject, sandbox: Sandbox) -> None:
+    """Raises for a mistake of the subject's author, before anything is sent: ValueError, ArgumentError, ConfigError."""
+    each: Subject | str | None = subject
+    for _ in range(EARLIER_MAX + 2):
+        if each is None:
+            return
+        if isinstance(each, str):
+            break
+        each.adapter_at(sandbox)
+        call_of(each)
+        each = each.after
+    raise ValueError(f"{subject}: `after` must be a Subject, at most {EARLIER_MAX} deep")
+
+
 def lagging(subject: Subject, sandbox: Sandbox, lag_s: float) -> None:
     """Lets every index of the sandbox lag by this from now on."""
     sandbox.config(search_lag_s=dict.fromkeys([*Config().search_lag_s, subject.provider], lag_s))
@@ -155,8 +169,8 @@ def _done_before(subject: Subject, sandbox: Sandbox, depth: int) -> Of | None:
     first = subject.after
     if first is None:
         return None
-    if isinstance(first, str) or depth > EARLIER_MAX:
-        raise ValueError(f"{subject}: `after` must be a Subject, at most {EARLIER_MAX} deep")
+    if isinstance(first, str):
+        raise ValueError(f"{subject}: `after` must be a Subject")
     call = call_of(first, key=f"e{depth}" * 16, of=_done_before(first, sandbox, depth + 1))
     done = first.adapter_at(sandbox).send(call, timeout_s=TIMEOUT_S)
     if not isinstance(done, Succeeded):
