@@ -163,6 +163,15 @@ def test_a_promise_of_uniqueness_is_held_against_the_double(parcels: Sandbox) ->
     assert [(violation.check, violation.rule) for violation in report.violations] == [("unique", "unique")]
 
 
+def test_a_person_is_asked_only_about_nothing(parcels: Sandbox) -> None:
+    """Where absence proves nothing, an empty look-up is a person's; an effect that is there has to be found."""
+    unproved: dict[str, Any] = {"native_key_ttl_s": None, "absence_is_proof": False}
+    run(parcel(**unproved), parcels, "fault", "504_before_commit")
+    run(parcel(**unproved), parcels, "fault", "504_after_commit")
+    with pytest.raises(Violation, match="found: 504_after_commit: the effect is there"):
+        run(parcel(liars.WaitsForEver, **unproved), parcels, "fault", "504_after_commit")
+
+
 def test_who_lies_earns_less(parcels: Sandbox) -> None:
     """A key that is not sent leaves the look-up; one that believes every answer leaves nothing."""
     forgets = measured(parcel(liars.ForgetsTheKey), parcels)

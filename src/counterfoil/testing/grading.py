@@ -224,6 +224,8 @@ def contract_words(contract: Contract) -> tuple[str, ...]:
     if contract.native_key_ttl_s is not None and not contract.native_key_concurrent:
         key += ", but perhaps not while the first request runs: then it is not repeated"
     seen = "seen at once" if not contract.lookup_lag_s else f"seen within {contract.lookup_lag_s:g} s"
+    if contract.lookup and not contract.absence_is_proof:
+        seen += "; where it finds nothing, a person decides"
     unique = ("unique: a second effect under the key is refused for ever",) if contract.unique else ()
     return (
         f"native key: {key}",

@@ -269,7 +269,8 @@ def _judged(stage: Stage, ended: Ended, when: str) -> None:
             hold(False, "given_up", f"{when}: given up ({ended.code}) though a repeat would have been done")
         case End.PERSON:
             hold(have <= 1, "effects", f"{when}: {have} effects after {ended.attempts} attempts")
-            alone = stage.contract.grade is Grade.D or not stage.contract.absence_is_proof or when in KEPT
+            unproved = have == 0 and not stage.contract.absence_is_proof
+            alone = stage.contract.grade is Grade.D or unproved or when in KEPT
             hold(alone, "person", f"{when}: ends with a person ({ended.code}), though the outcome could be found out")
 
 
