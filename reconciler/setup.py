@@ -48,6 +48,7 @@ def reconciler_from(settings: Settings, *, by: str | None = None, registry: Regi
             registry=terms.registry,
             adapter=terms.pool.adapter,
             policy=terms.policy,
+            accounts=accounts_of(settings),
             lease_s=sweeps.lookup_lease_s,
             base_s=sweeps.lookup_base_s,
             orphan_after_s=ORPHAN_AFTER_S,

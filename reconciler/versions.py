@@ -14,6 +14,7 @@ import structlog
 from counterfoil.ledger import versions
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.versions import UnreadAction
+from counterfoil.outbox.accounts import Accounts
 from counterfoil.providers.contract import Adapter
 from counterfoil.providers.outcomes import Reading, Unreadable, Version
 from counterfoil.providers.registry import Registry
@@ -39,6 +40,8 @@ class VersionReads:
     registry: Registry
     adapter: Callable[[ToolSpec, str], Adapter]
     policy: Callable[[str], Policy]
+    accounts: Accounts
+    """Whose credentials an action may be read by, whatever account its row names."""
     lease_s: float
     """Nobody else reads the same row for this long: longer than a request."""
     base_s: float
@@ -72,6 +75,8 @@ class VersionReads:
     def _read(self, action: UnreadAction) -> Reading:
         """The version now; whatever an adapter raises, it has read nothing."""
         spec = self.registry.get(action.tool, action.tool_version)
+        if not self.accounts.allow(spec.provider, action.tenant, action.account):
+            return Unreadable("account")
         try:
             adapter = self.adapter(spec, action.account)
             return adapter.version(unsent_call_of(action), timeout_s=self.policy(action.provider).timeout_s)

@@ -186,6 +186,26 @@ def test_another_tenant_s_account_cannot_be_named(
     assert (charges(EU), charges(HOUSE)) == ([], [])
 
 
+def test_another_tenant_s_account_reads_nothing_either(
+    configure: Any, world: World, use_tools: Any, enqueue: Any, sql: Any
+) -> None:
+    """What a proposed call is about is not read by credentials that its tenant has no right to: the row is stale."""
+    use_tools(zendesk.zendesk_create, zendesk.zendesk_reply, zendesk.zendesk_solve)
+    enqueue("zendesk_create", {"subject": "Refund", "body": "The parcel was lost.", "order_id": "1182"})
+    world.settle()
+    configure("zendesk", accounts={"eu": {"tenants": ["globex"]}})
+    world.restart()
+    enqueue("zendesk_reply", {"ticket": "1", "body": "We send you another."}, step="s2")
+    sql(
+        "SET session_replication_role = replica;"
+        " UPDATE counterfoil.action SET account = 'eu' WHERE tool = 'zendesk_reply'"
+    )
+    world.settle()
+    assert world.states()["zendesk_reply/s2/do"] == "stale"
+    assert sql("SELECT expected_resource_version FROM counterfoil.action WHERE tool = 'zendesk_reply'") == [(None,)]
+    assert world.sandbox.requests("zendesk", "tickets.retrieve") == []
+
+
 def test_no_secret_reaches_the_ledger_or_a_log(
     accounts: Any, world: World, enqueue: Any, database: Database, capsys: pytest.CaptureFixture[str], sql: Any
 ) -> None:
