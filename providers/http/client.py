@@ -16,7 +16,6 @@ from counterfoil.providers.oneshot import OneShot
 from counterfoil.providers.outcomes import (
     Finding,
     Found,
-    Many,
     NotSent,
     Outcome,
     Reading,
@@ -72,12 +71,10 @@ class HttpAdapter:
         if tool is None or tool.lookup is None:
             return None
         with self._transport.attempt(timeout_s=timeout_s, writes_max=0, request_s=self._config.timeout_s):
-            finding = self._find(call)
+            finding = self._find(call, named=receipt)
         match finding:
             case Found(Succeeded(known)) if known != receipt:
                 return Unknown(OTHER_KEY)
-            case Many(receipts):
-                return Found(Succeeded(receipt)) if receipt in receipts else Unknown(OTHER_KEY)
             case _:
                 return finding
 
@@ -98,14 +95,14 @@ class HttpAdapter:
         wait_s = retry_after_of(reply.headers, cap_s=self._config.retry_after_cap_s)
         return answered(tool, call, reply.status_code, reply.content, wait_s=wait_s)
 
-    def _find(self, call: Call) -> Finding:
+    def _find(self, call: Call, *, named: str | None = None) -> Finding:
         tool = self._config.tools.get(call.tool)
         if tool is None or tool.lookup is None:
             return Unknown("no_lookup")
         try:
             path = path_of(tool.lookup.path, call, receipt=_receipt(call))
             reply = self._request("GET", path, headers_of(tool, None, self._config.secrets), None)
-            return found(tool, tool.lookup, call, reply.status_code, reply.content)
+            return found(tool, tool.lookup, call, reply.status_code, reply.content, named=named)
         except Unfillable as exc:
             return Unknown(exc.code)
         except Exception as exc:  # noqa: BLE001 - a failed look-up proves nothing, whatever failed in it

@@ -58,8 +58,11 @@ def outcome_of(tool: HttpTool, item: object) -> Succeeded | Rejected | Uncertain
     return Succeeded(receipt, {name: clean_json(at(item, pointer)) for name, pointer in tool.result.items()})
 
 
-def found(tool: HttpTool, lookup: HttpLookup, call: Call, status: int, body: bytes) -> Finding:
-    """What the answer to a look-up proves; whatever is not complete and of the declared shape proves nothing."""
+def found(
+    tool: HttpTool, lookup: HttpLookup, call: Call, status: int, body: bytes, *, named: str | None = None
+) -> Finding:
+    """What the answer to a look-up proves; whatever is not complete and of the declared shape proves nothing. Of several
+    objects that are the call's, the one with the receipt `named` is meant."""
     answer = parsed(body)
     if lookup.items is None:
         if status in lookup.absent and isinstance(answer, Mapping):
@@ -75,8 +78,10 @@ def found(tool: HttpTool, lookup: HttpLookup, call: Call, status: int, body: byt
     if not items:
         return Absent()
     ours = [item for item in items if carries(item, lookup.key_field or "", call.key)]
+    if named is not None and len(ours) > 1:
+        ours = [item for item in ours if receipt_of(tool, item) == named]
     match ours:
-        case []:  # the filter was ignored: what is further down the list, nobody knows
+        case []:  # nothing is of that receipt, or the filter was ignored: what is further down the list, nobody knows
             return Unknown(OTHER_KEY)
         case [one]:
             return finding_of(tool, lookup, call, one)

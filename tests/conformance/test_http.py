@@ -225,6 +225,24 @@ def test_a_person_s_receipt_is_checked(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
+    ("receipt", "finding"),
+    [
+        ("1", Found(Rejected("failed"))),
+        ("2", Found(Succeeded("2", {"status": "created"}), as_intended=False)),
+        ("3", Found(Succeeded("3", {"status": "created"}))),
+        ("4", Unknown("other_key")),
+    ],
+)
+def test_a_person_s_receipt_among_several(sandbox: Sandbox, receipt: str, finding: object) -> None:
+    """The object that is named is judged by its own status and contents, like any other."""
+    tool = tool_of(status_field="/status", done=["created"], failed=["lost"], result={"status": "/status"})
+    shown = {"key": KEY, "order": "1182", "sku": "kettle", "status": "created"}
+    several = [{**shown, "id": 1, "status": "lost"}, {**shown, "id": 2, "sku": "lamp"}, {**shown, "id": 3}]
+    sandbox.warehouse.fault("answer", on="shipments.list", status=200, body={"shipments": several})
+    assert adapter_with(sandbox, tool).fetch(call_of(), receipt, timeout_s=TIMEOUT_S) == finding
+
+
+@pytest.mark.parametrize(
     ("status", "body", "outcome"),
     [
         (200, {"id": "r1", "state": "sent", "text": "prose"}, Succeeded("r1", {"state": "sent"})),
