@@ -76,7 +76,8 @@ def found(
     if status != 200 or not isinstance(items, list) or len(items) > ITEMS_MAX:
         return Unknown(f"http_{status}" if status != 200 else "malformed")
     if not items:
-        return Absent()
+        goes_on = lookup.more is not None and bool(at(answer, lookup.more))
+        return Unknown("incomplete") if goes_on else Absent()
     ours = [item for item in items if carries(item, lookup.key_field or "", call.key)]
     if named is not None and len(ours) > 1:
         ours = [item for item in ours if receipt_of(tool, item) == named]

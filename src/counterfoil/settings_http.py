@@ -108,6 +108,9 @@ class HttpLookup(Section):
     path: Template
     lag_s: SecondsOrZero  # no default: an index that lags, taken for one that does not, shows absence too soon
     items: Pointer | None = None  # where the list is in the answer; None = the answer is the object itself
+    more: Pointer | None = (
+        None  # where a list says that it goes on; without it an empty page is taken for the whole list
+    )
     key_field: Pointer | None = None  # where an object shows our key; needed in lists, whose filter may be ignored
     match: dict[str, Pointer] = Field(
         default_factory=dict
@@ -119,6 +122,8 @@ class HttpLookup(Section):
     def _a_list_shows_keys(self) -> Self:
         if self.items is not None and self.key_field is None:
             raise ValueError("a list (items) needs key_field: an API that ignores the filter lists what others made")
+        if self.more is not None and self.items is None:
+            raise ValueError("more is for lists (items)")
         return self
 
 

@@ -211,6 +211,15 @@ def test_another_call_s_object_is_not_ours(sandbox: Sandbox) -> None:
     assert found(tool, tool.lookup, call, 200, twins) == Many(("1", "2"))
 
 
+@pytest.mark.parametrize(("more", "proved"), [("p2", False), (True, False), (None, True), (False, True), ("", True)])
+def test_a_list_that_goes_on_proves_no_absence(more: object, proved: bool) -> None:
+    """Where an API filters each page by itself, the first may be empty and the second not."""
+    tool = tool_of(lookup={**TABLES["http_ship"]["lookup"], "more": "/next"})
+    assert tool.lookup is not None
+    page = json.dumps({"shipments": [], "next": more}).encode()
+    assert found(tool, tool.lookup, call_of(), 200, page) == (Absent() if proved else Unknown("incomplete"))
+
+
 def test_a_person_s_receipt_is_checked(sandbox: Sandbox) -> None:
     """The object of the named receipt is ours only where the look-up by our key shows it."""
     adapter, call = adapter_with(sandbox, tool_of()), call_of()

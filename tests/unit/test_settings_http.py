@@ -131,6 +131,7 @@ def test_limits_hold_at_the_door(argument: dict[str, Any], taken: object, refuse
         ("/customers", "/cust omers", "http.crm_note.path", "unescaped"),
         ("ref={key}", "ref={of}", "http.crm_note", "lookup.path names 'of'"),
         ('key_field = "/ref", ', "", "http.crm_note.lookup", "needs key_field"),
+        ('items = ""', 'more = "/next"', "http.crm_note.lookup", "more is for lists"),
         ("/deleted/{of}", "/notes/{of}", "http.crm_note_delete", "give status_field"),
         ("/deleted/{of}", "/notes/{of}?fields=id", "http.crm_note_delete", "give status_field"),
         ('key_field = "/ref"', 'key_field = "ref"', "http.crm_note.lookup.key_field", "JSON pointer"),
