@@ -10,6 +10,7 @@ said is not used again: its next words would be taken for the answer to another 
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -29,6 +30,7 @@ CONNECT_TIMEOUT_S = 3.05
 """A little more than a TCP retransmission (3 s)."""
 ALLOWANCE_S = 0.1
 """How much later than the socket's own timeout a connection is cut."""
+logging.getLogger("urllib3").setLevel(logging.ERROR)  # below that it logs addresses, and headers that it cannot read
 _CHUNK_BYTES = 1 << 16
 _READS_MAX = REPLY_BYTES_MAX
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

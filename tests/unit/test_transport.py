@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import ssl
 import struct
@@ -514,6 +515,20 @@ def test_one_shot_sends_nothing_after_its_time(monkeypatch: pytest.MonkeyPatch) 
         outcome = classify_exception(failure(lambda: session.post(f"http://127.0.0.1:{port}/")))
     assert outcome == NotSent("connect_timeout")
     assert b"".join(served) == b""
+
+
+def test_one_shot_logs_no_address_and_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """An address may hold arguments; urllib3 writes it down where an answer's headers are malformed, with the headers."""
+
+    def malformed(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(OK.replace(b"\r\n\r\n", b"\r\nprose without a colon\r\n\r\n"))
+
+    session, transport = one_shot()
+    with peer(malformed) as port, caplog.at_level(logging.DEBUG), transport.attempt(timeout_s=2, writes_max=1):
+        assert session.post(f"http://127.0.0.1:{port}/customers/jo@example.com").text == "ok"
+    assert "jo@example.com" not in caplog.text
+    assert "prose" not in caplog.text
 
 
 @pytest.fixture
