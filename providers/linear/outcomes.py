@@ -247,11 +247,12 @@ def _has_data(answer: Answer) -> bool:
 
 
 def _came_later(answer: Answer, error: Mapping[str, Any], first: str) -> bool:
-    """The error may be of a field after the first, which was executed before it although no data is shown of that."""
+    """The error may have come after the first field was executed, although no data is shown of that: it is of a field
+    after it, or of a part of its answer."""
     path = error.get("path")
     if path is None:
         return isinstance(answer.body, Mapping) and "data" in answer.body
-    return not isinstance(path, list) or path[:1] != [first]
+    return path != [first]
 
 
 def _evidence(answer: Answer, codes: Sequence[tuple[str, object]]) -> str:

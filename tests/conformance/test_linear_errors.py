@@ -81,6 +81,8 @@ def test_refusals(linear: LinearAdapter, sandbox: Sandbox, status: int, body: An
         (200, {"errors": [{"message": "no extensions"}]}),
         (200, {"errors": [{**refusing("FORBIDDEN")["errors"][0], "path": None}], "data": None}),
         (200, {"errors": [{**refusing("FORBIDDEN")["errors"][0], "path": "issueCreate"}]}),
+        (200, {"errors": [{**refusing("FORBIDDEN")["errors"][0], "path": ["issueCreate", "issue"]}], "data": None}),
+        (400, {"errors": [{**refusing("RATELIMITED")["errors"][0], "path": ["issueCreate", "issue", "state"]}]}),
         (200, {"errors": "prose"}),
         (200, {"errors": [], "data": None}),
         (200, {"data": {"issueCreate": None}}),
