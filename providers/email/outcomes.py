@@ -5,7 +5,7 @@ A server may deliver a message only after its final dot (RFC 5321). Before the d
     phase                                reply 2xx (354 to DATA)   4xx                    5xx          anything else, or none
     connect, hello, tls, login           go on                     NotSent                NotSent      NotSent
     mail, rcpt, data                     go on                     Rejected, retryable    Rejected     NotSent
-    body (after 354, before the dot)     -                         -                      -            NotSent
+    body (after 354, before the dot)     NotSent                   Rejected, retryable    Rejected     NotSent
     dot                                  Succeeded                 Rejected, retryable    Rejected     Uncertain
 
 421 to the dot is Uncertain, too: it says that the connection ends, not what became of the message.
@@ -46,7 +46,7 @@ def goes_on(phase: Phase, code: int) -> bool:
 def refusal(phase: Phase, code: int) -> NotSent | Rejected:
     """What a reply that stops the session before its dot proves."""
     name = f"{phase}_{_named(code)}"
-    if phase in (Phase.MAIL, Phase.RCPT, Phase.DATA) and 400 <= code < 600:
+    if phase in (Phase.MAIL, Phase.RCPT, Phase.DATA, Phase.BODY) and 400 <= code < 600:
         return Rejected(name, field="to" if phase is Phase.RCPT else None, retryable=code < 500)
     return NotSent(name)
 

@@ -104,10 +104,25 @@ class _Session:
         self._go_on(*smtp.docmd("DATA"))
         self._enter(Phase.BODY)
         smtp.send(_LEADING_DOT.sub(b"..", data))
+        if self._has_spoken():  # out of turn: it would be taken for the answer to the dot
+            raise _Refused(refusal(self._phase, smtp.getreply()[0]))
         self._enter(Phase.DOT)  # from here on the server may have the whole of it
         smtp.send(b".\r\n")
         code, _ = smtp.getreply()
         return final(code, receipt)
+
+    def _has_spoken(self) -> bool:
+        """A reply is there already, to nothing that was asked."""
+        sock, replies = self._smtp.sock, self._smtp.file
+        if sock is None or replies is None:
+            return False
+        sock.settimeout(0)
+        try:
+            return bool(replies.peek(1))
+        except OSError:  # nothing yet, of TLS
+            return False
+        finally:
+            sock.settimeout(self._cut.left_s())
 
     def _enter(self, phase: Phase) -> None:
         left_s = self._cut.left_s()
