@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from counterfoil.providers.contract import Contract
 from counterfoil.providers.outcomes import Found, Outcome, Rejected, Succeeded
 from counterfoil.testing.matrix import silent
-from counterfoil.testing.stage import SHORT_TIMEOUT_S, WAIT_S, Stage, Violation, hold, lagging
+from counterfoil.testing.stage import WAIT_S, Stage, Violation, hold, lagging
 from counterfoil.testing.subject import Subject
 
 REPEATS = 3
@@ -86,10 +86,12 @@ def in_flight(stage: Stage) -> str:
     twin = stage.twin()
     stage.fault("slow", delay_s=TWIN_S)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(stage.send, SHORT_TIMEOUT_S)
+        first = pool.submit(stage.send)
         deadline = time.monotonic() + WAIT_S
-        while not stage.attempts():
-            hold(time.monotonic() < deadline and not first.done(), "in_flight", "the first request never arrived")
+        ended = False
+        while not stage.attempts():  # asked once more after its end
+            hold(time.monotonic() < deadline and not ended, "in_flight", "the first request never arrived")
+            ended = first.done()
         outcome = twin.send()
         silent(stage, outcome, "a twin of a request under way")
         definite = isinstance(outcome, Rejected) and not outcome.retryable
