@@ -7,10 +7,14 @@ A look-up or reading that fails proves nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 from functools import partial
 
 from counterfoil.providers.contract import Call
 from counterfoil.providers.outcomes import Finding, NotSent, Outcome, Reading, Unknown, Unreadable
+
+CLOCKS_APART = timedelta(seconds=1)
+"""Providers say the time in whole seconds."""
 
 NameOf = Callable[[Exception], str]
 """A short code for an exception: a class name or a status, never a provider's prose."""
@@ -56,3 +60,13 @@ def read_or_unreadable(read: Callable[[], Reading], *, name: NameOf = class_name
         return read()
     except Exception as exc:  # noqa: BLE001 - see above
         return Unreadable(name(exc))
+
+
+def must_show_by(call: Call, now: datetime | None, *, lag_s: float) -> bool:
+    """Whether a reading at `now`, by the provider's clock, must show whatever was there before this call was first sent.
+
+    A counter-action is done when its object is gone; but an object that was made just now may not show yet.
+    """
+    if call.first_sent_at is None or now is None:
+        return False
+    return now >= call.first_sent_at + timedelta(seconds=lag_s) - CLOCKS_APART

@@ -120,13 +120,17 @@ def retry_after_s(header_value: str | None, *, now: datetime, cap_s: float) -> f
 def retry_after_of(headers: Mapping[str, str], *, cap_s: float) -> float | None:
     """`retry_after_s` by a reply's own headers: its Date is "now", so no clock of ours takes part."""
     lowered = {str(name).lower(): str(value) for name, value in headers.items()}
+    return retry_after_s(lowered.get("retry-after"), now=answered_at(lowered) or datetime.now(UTC), cap_s=cap_s)
+
+
+def answered_at(headers: Mapping[str, str]) -> datetime | None:
+    """When the reply was made, by the provider's own clock: its Date, to the second. None where it says none."""
+    said = next((str(value) for name, value in headers.items() if str(name).lower() == "date"), None)
     try:
-        now = parsedate_to_datetime(lowered["date"])
-    except (KeyError, ValueError, OverflowError):
-        now = datetime.now(UTC)
-    if now.tzinfo is None:
-        now = now.replace(tzinfo=UTC)
-    return retry_after_s(lowered.get("retry-after"), now=now, cap_s=cap_s)
+        at = parsedate_to_datetime(said) if said is not None else None
+    except (ValueError, OverflowError):
+        return None
+    return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at
 
 
 def _not_sent_code(nodes: list[BaseException], names: list[str]) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterfoil.providers.contract import OTHER_KEY, Call
-from counterfoil.providers.frame import each_found, judged_send
+from counterfoil.providers.frame import each_found, judged_send, must_show_by
 from counterfoil.providers.linear.config import LinearConfig
 from counterfoil.providers.linear.documents import CLOSE_ISSUE, CREATE_COMMENT, CREATE_ISSUE, DELETE_COMMENT, WRITES
 from counterfoil.providers.linear.outcomes import (
@@ -146,9 +146,9 @@ class LinearAdapter:
         if wanted is None or call.of is None:
             return NotSent("of_unresolved")
         _, comment = self._reads.issue(str(call.arguments["issue"]), comment=wanted)
-        if comment is None:
+        if comment is None and self._must_show(call):
             return comment_done(wanted)
-        if not call.of.receipt and not carries(comment["body"], call.of.key):
+        if not call.of.receipt and not (comment and carries(comment["body"], call.of.key)):
             return NotSent("of_unresolved")
         data = self._write(call, DELETE_COMMENT, {"id": wanted})
         return comment_deleted(data.get("commentDelete"), wanted=wanted) if isinstance(data, Mapping) else data
@@ -183,12 +183,19 @@ class LinearAdapter:
         return Absent() if comment is None else Found(Uncertain("opened_again"), as_intended=False)
 
     def _find_deleted(self, call: Call) -> Finding:
-        """Gone while its issue can be read: a missing permission would hide both."""
+        """Gone while its issue can be read: a missing permission would hide both. One that was made just now may not show
+        yet."""
         wanted = _comment_of(call)
         if wanted is None:
             return Unknown("of_unresolved")
         _, comment = self._reads.issue(str(call.arguments["issue"]), comment=wanted)
-        return Found(comment_done(wanted)) if comment is None else Absent()
+        if comment is not None:
+            return Absent()
+        return Found(comment_done(wanted)) if self._must_show(call) else Unknown("too_fresh")
+
+    def _must_show(self, call: Call) -> bool:
+        """Whether the list that was read last must show what was made before this call, if it is there."""
+        return must_show_by(call, self._reads.now, lag_s=self._config.read_lag_s)
 
     def _fetch(self, call: Call, receipt: str) -> Finding:
         if call.tool == "linear_create":

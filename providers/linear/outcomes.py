@@ -252,7 +252,7 @@ def _came_later(answer: Answer, error: Mapping[str, Any], first: str) -> bool:
     path = error.get("path")
     if path is None:
         return isinstance(answer.body, Mapping) and "data" in answer.body
-    return path != [first]
+    return bool(path != [first])
 
 
 def _evidence(answer: Answer, codes: Sequence[tuple[str, object]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
@@ -14,6 +15,7 @@ from counterfoil.providers.linear.config import LinearConfig
 from counterfoil.providers.linear.documents import BEFORE_ISSUE, FIND_COMMENTS, FIND_ISSUES, READ_ISSUE, READS
 from counterfoil.providers.linear.outcomes import Answer, codes_of, data_of, id_of, mark_of
 from counterfoil.providers.oneshot import OneShot
+from counterfoil.providers.transport import answered_at
 
 
 class Incomplete(Exception):
@@ -61,11 +63,14 @@ class LinearReads:
 
     def __init__(self, session: requests.Session, url: str) -> None:
         self._session, self._url = session, url
+        self.now: datetime | None = None
+        """Linear's own time, as of the last answer; None where it did not say it."""
 
     def post(self, document: str, variables: Mapping[str, object]) -> Answer:
         """One document, once; whatever is answered."""
         body = json.dumps({"query": document, "variables": variables})
         reply = self._session.post(self._url, data=body, allow_redirects=False)
+        self.now = answered_at(reply.headers)
         try:
             parsed: object = reply.json()
         except (ValueError, RecursionError):

@@ -10,12 +10,10 @@ from typing import Annotated, TypedDict
 from pydantic import Field
 
 from counterfoil.providers.contract import Of
+from counterfoil.providers.linear.config import READ_LAG_S
 from counterfoil.providers.tool import tool
 
 ADAPTER = "counterfoil.providers.linear.client:LinearAdapter"
-READ_LAG_S = 60.0
-"""Linear does not say how soon a list shows what was just written. A client's id is not called unique, either: what a
-second creation under one does is documented nowhere, so that nothing is repeated before it has been looked up."""
 
 Team = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]{0,9}$", description="The team's key, such as SUP.")]
 Issue = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]{0,9}-[0-9]{1,9}$", description="The issue, such as SUP-12.")]

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from slack_sdk.errors import SlackApiError
 
 from counterfoil.providers.contract import OTHER_KEY, Call, Of
-from counterfoil.providers.frame import each_found, found_or_unknown, judged_send
+from counterfoil.providers.frame import each_found, found_or_unknown, judged_send, must_show_by
 from counterfoil.providers.outcomes import (
     Absent,
     Finding,
@@ -53,8 +53,6 @@ from counterfoil.providers.slack.tools import SCHEDULED_TEXT_CHARS_MAX, TEXT_CHA
 from counterfoil.providers.slack.wire import Wire
 
 SKEW = timedelta(minutes=5)
-CLOCKS_APART = timedelta(seconds=1)
-"""Slack says the time in whole seconds."""
 AHEAD_MIN = timedelta(minutes=5)
 """Less ahead, a scheduled message could hardly be taken back: Slack deletes none in its last minute."""
 EARLY_MAX, LATE_MAX = timedelta(minutes=2), timedelta(days=1)
@@ -230,15 +228,12 @@ class SlackAdapter:
             return Unknown("of_unresolved")
         if self._about_to_post(of):
             return Unknown("about_to_post")
-        return Found(unscheduled(of.receipt)) if refused or self._is_listed_by_now(call) else Unknown("too_fresh")
+        is_gone = refused or must_show_by(call, self._now(), lag_s=self._config.read_lag_s)
+        return Found(unscheduled(of.receipt)) if is_gone else Unknown("too_fresh")
 
     def _about_to_post(self, of: Of) -> bool:
         post_at = time_of(of.arguments["post_at"])
         return post_at - EARLY_MAX <= self._now() <= post_at + LATE_MAX
-
-    def _is_listed_by_now(self, call: Call) -> bool:
-        lag = timedelta(seconds=self._config.read_lag_s)
-        return call.first_sent_at is not None and self._now() >= call.first_sent_at + lag - CLOCKS_APART
 
     def _now(self) -> datetime:
         if self._reads.now is None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from typing import Any
 
 from slack_sdk.web import SlackResponse
 
 from counterfoil.providers.slack.outcomes import SCHEDULED_ID, TS, Author
 from counterfoil.providers.slack.wire import Wire
+from counterfoil.providers.transport import answered_at
 
 PAGE_SIZE = 100
 """Slack advises 200 at most; but a page of messages with blocks and attachments has to fit into 1 MiB."""
@@ -107,9 +107,7 @@ class SlackReads:
         raise Incomplete("too_many_pages")
 
     def _answer(self, reply: SlackResponse) -> Item:
-        said = {name.lower(): value for name, value in reply.headers.items()}.get("date")
-        if said is not None:
-            self.now = _time(str(said))
+        self.now = answered_at(reply.headers) or self.now
         if not isinstance(reply.data, Mapping):
             raise Incomplete("malformed")
         return reply.data
@@ -124,11 +122,3 @@ def _next(answer: Item) -> str | None:
     if more is False or ("has_more" not in answer and cursor == ""):
         return None
     raise Incomplete("malformed")
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        at = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)

@@ -100,6 +100,21 @@ def test_an_unwind_closes_the_issue(world: World, enqueue: Any, unwind: Any, fau
     assert len(world.sandbox.requests("linear", "comments.delete")) == 1
 
 
+def test_an_unwind_right_after_a_comment(world: World, enqueue: Any, unwind: Any, configure: Any) -> None:
+    """A list that does not show the comment yet is no proof that it is gone: it is deleted, and only then compensated."""
+    configure("linear", lookup_lag_s=60)
+    enqueue("linear_create", ISSUE)
+    world.settle()
+    world.sandbox.config(search_lag_s={"linear": 45})
+    enqueue("linear_comment", COMMENT, step="s2")
+    world.work()
+    world.sandbox.linear.fault("504_before_commit", on="comments.delete")
+    unwind()
+    world.settle()
+    assert world.states()["linear_delete_comment/s2/undo"] == "succeeded"
+    assert world.sandbox.count("linear_comments_deleted") == 1
+
+
 @pytest.mark.parametrize("status", [200, 400])
 def test_a_rate_limit_is_tried_again(world: World, enqueue: Any, status: int) -> None:
     """RATELIMITED, at whatever status, is a refusal for now: one issue in the end."""

@@ -54,7 +54,7 @@ def jira_adapter(sandbox: Sandbox) -> JiraAdapter:
 
 @pytest.fixture
 def linear(sandbox: Sandbox) -> LinearAdapter:
-    return LinearAdapter(LinearConfig(api_key="lin_api_sandbox", base_url=sandbox.linear.url))
+    return LinearAdapter(LinearConfig(api_key="lin_api_sandbox", base_url=sandbox.linear.url, read_lag_s=0))
 
 
 @pytest.fixture

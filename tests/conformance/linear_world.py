@@ -10,6 +10,7 @@ import requests
 
 from counterfoil.providers.contract import Call, Of
 from counterfoil.providers.linear.client import LinearAdapter
+from counterfoil.providers.linear.config import LinearConfig
 from counterfoil.providers.outcomes import (
     Finding,
     Found,
@@ -27,7 +28,13 @@ CREATE, UPDATE, COMMENT, DELETE = "issues.create", "issues.update", "comments.cr
 WRITES = (CREATE, UPDATE, COMMENT, DELETE)
 
 
-def call_of(name: str, number: int, arguments: Mapping[str, Json], of: Of | None = None) -> Call:
+def adapter_of(sandbox: Sandbox, read_lag_s: float = 0) -> LinearAdapter:
+    return LinearAdapter(LinearConfig(api_key=API_KEY, base_url=sandbox.linear.url, read_lag_s=read_lag_s))
+
+
+def call_of(
+    name: str, number: int, arguments: Mapping[str, Json], of: Of | None = None, at: float | None = None
+) -> Call:
     return Call(
         action_id=f"act_{number}",
         tenant="acme",
@@ -36,7 +43,7 @@ def call_of(name: str, number: int, arguments: Mapping[str, Json], of: Of | None
         key=f"{number:032x}",
         arguments=TOOLS.get(name).validate(arguments),
         target=str(arguments.get("issue", "1182")),
-        first_sent_at=datetime.now(UTC),
+        first_sent_at=datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC),
         of=of,
     )
 

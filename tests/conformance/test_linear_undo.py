@@ -11,6 +11,7 @@ from tests.conformance.linear_world import (
     TIMEOUT_S,
     UPDATE,
     about,
+    adapter_of,
     call_of,
     closes,
     find,
@@ -131,6 +132,41 @@ def test_deleting_a_comment(linear: LinearAdapter, sandbox: Sandbox, fault: str 
     assert find(linear, comment) == Absent()
     assert sent(linear, delete) == receipt
     assert len(sandbox.requests("linear", DELETE)) == (2 if fault == "504_before_commit" else 1)
+
+
+def test_a_list_that_need_not_show_it_yet(sandbox: Sandbox) -> None:
+    """A comment that was made just now may be missing from a list: it is deleted all the same, and not called gone."""
+    linear = adapter_of(sandbox, read_lag_s=60)
+    issue = sent(linear, CREATES)
+    sandbox.config(search_lag_s={"linear": 50})
+    comment = call_of("linear_comment", 2, {"issue": issue, "body": "Called."}, at=sandbox.now())
+    receipt = sent(linear, comment)
+    delete = call_of("linear_delete_comment", 3, {"issue": issue}, about(comment, receipt), at=sandbox.now())
+    sandbox.linear.fault("504_before_commit", on=DELETE)
+    assert isinstance(linear.send(delete, timeout_s=TIMEOUT_S), Uncertain), "it is asked for"
+    assert find(linear, delete) == Unknown("too_fresh")
+    sandbox.advance(58)
+    assert find(linear, delete) == Absent(), "it is there, as the list has come to show"
+    assert sent(linear, delete) == receipt
+    sandbox.advance(51)
+    assert is_done(find(linear, delete), receipt)
+    assert sandbox.count("linear_comments_deleted") == 1
+
+
+def test_a_fresh_comment_is_deleted_once(sandbox: Sandbox) -> None:
+    """What the list does not show yet is deleted, and one without our receipt cannot be known for ours then."""
+    linear = adapter_of(sandbox, read_lag_s=60)
+    issue = sent(linear, CREATES)
+    sandbox.config(search_lag_s={"linear": 50})
+    comment = call_of("linear_comment", 2, {"issue": issue, "body": "Called."}, at=sandbox.now())
+    receipt = sent(linear, comment)
+    blind = call_of("linear_delete_comment", 3, {"issue": issue}, about(comment, None), at=sandbox.now())
+    assert linear.send(blind, timeout_s=TIMEOUT_S) == NotSent("of_unresolved")
+    delete = replace(blind, of=about(comment, receipt))
+    assert sent(linear, delete) == receipt
+    again = linear.send(delete, timeout_s=TIMEOUT_S)
+    assert isinstance(again, Uncertain), "not to be told from one that was never there"
+    assert sandbox.count("linear_comments_deleted") == 1
 
 
 def test_somebody_else_s_comment_is_not_deleted(linear: LinearAdapter, sandbox: Sandbox) -> None:

@@ -11,7 +11,7 @@ from counterfoil.sandbox.client import Sandbox
 
 
 def adapter(sandbox: Sandbox) -> Adapter:
-    return LinearAdapter(LinearConfig(api_key="lin_api_sandbox", base_url=sandbox.linear.url))
+    return LinearAdapter(LinearConfig(api_key="lin_api_sandbox", base_url=sandbox.linear.url, read_lag_s=0))
 
 
 SUBJECTS = (
