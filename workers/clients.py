@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from counterfoil.ledger.errors import ConfigError
+from counterfoil.providers.aws.config import READ_LAG_S as AWS_LAG_S
 from counterfoil.providers.aws.config import AwsConfig
 from counterfoil.providers.email.config import EmailConfig, ImapConfig, checked_folder, imap_of, server_of
 from counterfoil.providers.http.config import HttpConfig
 from counterfoil.providers.http.tools import ADAPTER as HTTP_ADAPTER
 from counterfoil.providers.jira.config import JiraConfig
+from counterfoil.providers.linear.config import READ_LAG_S as LINEAR_LAG_S
 from counterfoil.providers.linear.config import LinearConfig
 from counterfoil.providers.messages import checked_address
 from counterfoil.providers.resend.config import API, ResendConfig
@@ -103,6 +105,7 @@ def _linear(given: ProviderSettings) -> LinearConfig:
         base_url=given.base_url,
         timeout_s=given.timeout_s,
         retry_after_cap_s=given.retry_after_cap_s,
+        read_lag_s=LINEAR_LAG_S if given.lookup_lag_s is None else given.lookup_lag_s,
     )
 
 
@@ -190,6 +193,7 @@ def _aws(given: ProviderSettings) -> AwsConfig:
         base_url=given.base_url,
         timeout_s=given.timeout_s,
         retry_after_cap_s=given.retry_after_cap_s,
+        read_lag_s=AWS_LAG_S if given.lookup_lag_s is None else given.lookup_lag_s,
     )
 
 

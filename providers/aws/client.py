@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from counterfoil.providers.aws.config import AwsConfig
@@ -100,7 +101,7 @@ class AwsAdapter:
         if call.of is None:
             return NotSent("of_unresolved")
         if self._read(call.of.key) is not None:
-            finding = deletion_finding(exists=True, answered=self._answered_at(), call=call)
+            finding = self._deleted(call, exists=True)
             if isinstance(finding, Found):
                 return finding.outcome
         # Also where it does not show (yet): the deletion itself says what is there.
@@ -113,8 +114,11 @@ class AwsAdapter:
             return Absent() if schedule is None else schedule_finding(schedule, call, self._config)
         if call.of is None:
             return Unknown("of_unresolved")
-        exists = self._read(call.of.key) is not None
-        return deletion_finding(exists=exists, answered=self._answered_at(), call=call)
+        return self._deleted(call, exists=self._read(call.of.key) is not None)
+
+    def _deleted(self, call: Call, *, exists: bool) -> Finding:
+        answered, lag_s = self._answered_at(), self._config.read_lag_s
+        return deletion_finding(exists=exists, answered=answered, call=call, lag_s=lag_s)
 
     def _read(self, key: str) -> Mapping[str, Any] | None:
         """The schedule of that key's name; None only where AWS itself says that there is none. Raises for the rest."""
@@ -137,7 +141,7 @@ class AwsAdapter:
             return Uncertain(code, evidence=code)
         return Uncertain("malformed") if no_body and reply.body.strip() not in (b"", b"{}") else None
 
-    def _answered_at(self) -> Any:
+    def _answered_at(self) -> datetime | None:
         return None if self._answers.reply is None else self._answers.reply.at
 
     def _name(self, exc: Exception) -> str:

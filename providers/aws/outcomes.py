@@ -12,13 +12,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from counterfoil.providers.aws.config import AwsConfig
 from counterfoil.providers.contract import Call
-from counterfoil.providers.outcomes import Absent, Finding, Found, NotSent, Outcome, Rejected, Succeeded, Uncertain
-from counterfoil.providers.transport import classify_exception, classify_status, retry_after_of
+from counterfoil.providers.frame import must_show_by
+from counterfoil.providers.outcomes import (
+    Absent,
+    Finding,
+    Found,
+    NotSent,
+    Outcome,
+    Rejected,
+    Succeeded,
+    Uncertain,
+    Unknown,
+)
+from counterfoil.providers.transport import answered_at, classify_exception, classify_status, retry_after_of
 
 ARN = re.compile(r"arn:aws[a-z-]*:scheduler:[a-z0-9-]+:[0-9]{12}:schedule/([\w.-]{1,64})/([\w.-]{1,64})", re.ASCII)
 GONE = "ResourceNotFoundException"
@@ -49,10 +59,7 @@ class Reply:
     @property
     def at(self) -> datetime | None:
         """When AWS answered, by its own clock."""
-        try:
-            return parsedate_to_datetime(self.headers["date"])
-        except (KeyError, ValueError):
-            return None
+        return answered_at(self.headers)
 
 
 def reply_of(status: int, headers: Mapping[str, str], body: bytes) -> Reply:
@@ -101,7 +108,8 @@ def schedule_of(call: Call, config: AwsConfig) -> dict[str, Any]:
         "Target": {
             "Arn": config.target_arn,
             "RoleArn": config.role_arn,
-            "Input": json.dumps(told, sort_keys=True, separators=(",", ":")),
+            # AWS fills in what stands there as `<aws.scheduler.…>`.
+            "Input": json.dumps(told, sort_keys=True, separators=(",", ":")).replace("<", r"\u003c"),
         },
     }
 
@@ -129,22 +137,25 @@ def schedule_finding(schedule: Mapping[str, Any], call: Call, config: AwsConfig)
     )
 
 
-def deletion_finding(*, exists: bool, answered: datetime | None, call: Call) -> Finding:
+def deletion_finding(*, exists: bool, answered: datetime | None, call: Call, lag_s: float) -> Finding:
     """What the presence of a schedule says about its deletion, at the time of AWS's own answer.
 
-    One that is gone before it was due can have done nothing. One that is gone later may have, and a person looks.
+    One that is gone before it was due can have done nothing, if a reading as old as `lag_s` must have shown it. One that
+    is gone later may have, and a person looks.
     """
-    late = answered is None or answered >= due_at(call)
+    late = answered is None or answered >= _runs_from(call)
     if exists:
         return Found(Rejected("too_late")) if late else Absent()
-    return Found(Uncertain("may_have_run"), as_intended=False) if late else Found(deleted(call))
+    if late:
+        return Found(Uncertain("may_have_run"), as_intended=False)
+    return Found(deleted(call)) if must_show_by(call, answered, lag_s=lag_s) else Unknown("too_fresh")
 
 
 def deletion_outcome(answered: datetime | None, call: Call) -> Outcome:
     """What an answered deletion has reached."""
     if answered is None:
         return Uncertain("no_date")
-    return deleted(call) if answered < due_at(call) else Rejected("too_late")
+    return deleted(call) if answered < _runs_from(call) else Rejected("too_late")
 
 
 def deleted(call: Call) -> Succeeded:
@@ -172,6 +183,11 @@ def error_outcome(
             return Rejected(_REFUSED[code])
         case _:
             return Uncertain(f"http_{reply.status}", evidence=unsure)
+
+
+def _runs_from(call: Call) -> datetime:
+    """AWS keeps to the minute: the target may be called from the beginning of the one in which the schedule is due."""
+    return due_at(call).replace(second=0)
 
 
 def _value(value: object) -> object:

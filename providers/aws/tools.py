@@ -10,12 +10,11 @@ from typing import Annotated, TypedDict
 
 from pydantic import AfterValidator, Field
 
+from counterfoil.providers.aws.config import READ_LAG_S
 from counterfoil.providers.contract import Of
 from counterfoil.providers.tool import tool
 
 ADAPTER = "counterfoil.providers.aws.client:AwsAdapter"
-READ_LAG_S = 60.0
-"""How soon a read shows a write, AWS does not say. A resend that comes too early meets the name, and is no second one."""
 
 
 def _time(value: str) -> str:

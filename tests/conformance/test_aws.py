@@ -190,6 +190,55 @@ def test_a_schedule_that_does_not_show_yet_is_deleted_all_the_same(aws: AwsAdapt
     assert sandbox.count("schedules_deleted") == 1
 
 
+def test_a_read_that_need_not_show_it_yet(sandbox: Sandbox) -> None:
+    """A schedule that was made just now and does not show is not called deleted: it would call its target."""
+    aws = AwsAdapter(replace(config(sandbox), read_lag_s=60))
+    sandbox.config(search_lag_s={"aws": 50})
+    call = call_of(first_sent_at=datetime.fromtimestamp(sandbox.now(), UTC))
+    back = replace(undo(call, made(aws, call)), first_sent_at=datetime.fromtimestamp(sandbox.now(), UTC))
+    sandbox.aws.fault("504_before_commit", on=DELETE)
+    assert isinstance(send(aws, back), Uncertain)
+    assert find(aws, back) == Unknown("too_fresh")
+    sandbox.advance(58)
+    assert find(aws, back) == Absent(), "it is there, as the read has come to show"
+    made(aws, back)
+    sandbox.advance(51)
+    assert isinstance(find(aws, back), Found)
+    sandbox.advance(2 * 86_400)
+    assert (sandbox.count("schedules_deleted"), sandbox.count("schedule_calls")) == (1, 0)
+
+
+def test_the_minute_in_which_it_is_due_is_too_late(aws: AwsAdapter, sandbox: Sandbox) -> None:
+    """AWS calls a target in the minute that it was given, perhaps before the second: what is deleted then may have run."""
+    minute = datetime.fromtimestamp(sandbox.now(), UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
+    call, other = (
+        call_of(number, arguments={**ARGUMENTS, "at": f"{minute + timedelta(seconds=40):%Y-%m-%dT%H:%M:%SZ}"})
+        for number in (1, 2)
+    )
+    back, lost = undo(call, made(aws, call)), undo(other, made(aws, other))
+    sandbox.advance(minute.timestamp() - sandbox.now() - 5)
+    sandbox.aws.fault("rst_after_commit", on=DELETE)
+    assert isinstance(send(aws, lost), Uncertain)
+    assert find(aws, back) == Absent()
+    sandbox.advance(minute.timestamp() - sandbox.now() + 5)
+    assert send(aws, back) == Rejected("too_late")
+    assert find(aws, lost) == Found(Uncertain("may_have_run"), as_intended=False)
+
+
+def test_nothing_in_a_note_is_a_placeholder(aws: AwsAdapter, sandbox: Sandbox) -> None:
+    """AWS writes its own words for `<aws.scheduler.…>` in a target's input: none is there to be read, whatever was said."""
+    note = "Look at <aws.scheduler.schedule-arn>"
+    call = call_of(arguments={**ARGUMENTS, "note": note})
+    made(aws, call)
+    [request] = sandbox.aws.requests(CREATE)
+    told = json.loads(request.body or "")["Target"]["Input"]
+    assert "<" not in told
+    assert json.loads(told)["note"] == note
+    finding = find(aws, call)
+    assert isinstance(finding, Found)
+    assert finding.as_intended
+
+
 @pytest.mark.parametrize(
     ("status", "code", "outcome"),
     [

@@ -23,6 +23,7 @@ def config(sandbox: Sandbox, access_key: str = "AKIDEXAMPLE") -> AwsConfig:
         target_arn="arn:aws:sqs:eu-central-1:123456789012:follow-ups",
         role_arn="arn:aws:iam::123456789012:role/scheduler",
         base_url=sandbox.provider("aws").url,
+        read_lag_s=0,
     )
 
 
