@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import email
+import random
+import re
 import smtplib
 import socket
 import threading
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from email.header import decode_header
 from email.message import EmailMessage
 from email.policy import default
 from typing import Any, cast
@@ -294,6 +297,31 @@ def test_any_text_arrives_as_it_is(send: Callable[..., Outcome], sandbox: Sandbo
     assert message.get_content().rstrip("\n") == body.rstrip("\n")
     assert message["Subject"] == ("Grüße " * 30)
     assert sandbox.count("emails") == 1
+
+
+WORDS = (
+    "Ваш заказ отправлен и будет доставлен № 1182 (счёт-фактура) Достопримечательность",
+    'Ihre Bestellung für Größe Übergröße — (49,90 €) Rindfleischetikettierung Müller\'s "Prämie" https://x.example/?a=b&c=d',
+    "ご注文 の商品が 発送されました。 注文番号：1182 株式会社 order",
+    "Order 1182 — for Jo Müller, déjà “quoted” it’s 50 % off… 🎉 [Ticket#2026113010000017] x=?y " + "long" * 20,
+    "Your order (1Z999AA10123456784) a.b, c; d: <e> = _ ? == \\ ' \" " + "long" * 20 + "  ",
+)
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_a_subject_arrives_as_it_is(words: str) -> None:
+    """To the last blank, in any language and of any length, by two decoders; no line is longer than one may be."""
+    choose = random.Random(words).choice
+    texts = [" ".join(choose(words.split(" ")) for _ in range(n % 22 + 1))[:200] for n in range(300)]
+    for subject in (text.replace("=?", "=") for text in texts if text.strip()):
+        raw = bytes_of(replace(call_of(), arguments={**MAIL, "subject": subject}), f"shop@{'x' * 50}.example.org")
+        assert parsed(raw.decode("ascii"))["Subject"] == subject
+        [line] = re.findall(r"^Subject: (.*(?:\r\n .*)*)\r$", raw.decode("ascii"), re.MULTILINE)
+        parts = decode_header(line.replace("\r\n", ""))
+        assert (
+            "".join(part if isinstance(part, str) else part.decode(name or "ascii") for part, name in parts) == subject
+        )
+        assert all(len(each) <= (76 if "=?" in each else 998) for each in f"Subject: {line}".split("\r\n"))
 
 
 @pytest.mark.parametrize(
