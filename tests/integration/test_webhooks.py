@@ -307,6 +307,29 @@ def test_the_command(
     assert (line["event"], line["looked_up_sooner"]) == ("webhook", 1)
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_it_serves(hooks: Hooks, signum: signal.Signals) -> None:
+    """It ends as soon as it was asked to, also between saying that it is ready and serving: a signal is never lost."""
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    late = threading.Timer(10, os.kill, (os.getpid(), signum))  # without which a lost signal would hang this test
+    late.start()
+    try:
+        began = time.monotonic()
+        server.serve(
+            hooks.settings,
+            database=hooks.settings.database_url(),
+            host="127.0.0.1",
+            port=0,
+            ready=lambda *_: signal.raise_signal(signum),
+        )
+        assert time.monotonic() - began < 9
+    finally:
+        late.cancel()
+        late.join()
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -80,11 +80,16 @@ def serve(settings: Settings, *, database: str, host: str, port: int, ready: Cal
             timeout_keep_alive=5,
             timeout_graceful_shutdown=15,
         )
-        # uvicorn ends well on a signal, and then raises it again: by then it is to mean nothing any more.
+        serving = uvicorn.Server(config)
+
+        def end(_signum: int, _frame: object) -> None:
+            serving.should_exit = True
+
+        # uvicorn takes signals itself while it serves, and raises them again afterwards, when this means nothing any more.
         for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, lambda _signum, _frame: None)
+            signal.signal(signum, end)
         ready(host, listening.getsockname()[1])
-        uvicorn.Server(config).run(sockets=[listening])
+        serving.run(sockets=[listening])
 
 
 def check_secrets(settings: Settings) -> None:
