@@ -77,7 +77,10 @@ def post(store: Store, request: Request) -> Reply:
 
 
 def put(store: Store, channel: str, message: Json, *, at: float, **about: Any) -> None:
-    """The message is in the channel from now on."""
+    """The message is in the channel from now on; an answer to an answer is in the thread of both."""
+    answered_to = store.get(MESSAGE, message.get("thread_ts") or "")
+    if answered_to is not None:
+        message["thread_ts"] = answered_to.get("thread_ts", answered_to["ts"])
     ts = message["ts"] = f"{int(at)}.{store.next_number('slack:message', 1):06d}"
     store.put(MESSAGE, ts, {**message, "channel": channel}, parent=channel)
     store.index("slack", MESSAGE, ts, {**message, "channel": channel}, [channel], at=at)

@@ -193,8 +193,7 @@ class SlackAdapter:
             case "slack_post":
                 return self._find_post(call)
             case "slack_schedule":
-                about = _as_of(call)
-                return schedule_finding(self._waiting(about), self._posted(about), call, self._reads.author())
+                return self._find_schedule(call)
             case "slack_unschedule":
                 return self._find_unscheduled(call)
             case _:
@@ -207,6 +206,14 @@ class SlackAdapter:
         oldest = _ts(min(call.first_sent_at, self._since.get(place, call.first_sent_at)) - SKEW)
         found = self._reads.messages(*place, oldest=oldest)
         return post_finding([each for each in found if carries(each, call.key)], call, self._reads.author())
+
+    def _find_schedule(self, call: Call) -> Finding:
+        """Without a trace around its time it may be on its way: scheduled again it might be posted twice."""
+        about = _as_of(call)
+        waiting, posted = self._waiting(about), self._posted(about)
+        if not waiting and not posted and self._about_to_post(about):
+            return Unknown("about_to_post")
+        return schedule_finding(waiting, posted, call, self._reads.author())
 
     def _find_unscheduled(self, call: Call, *, refused: bool = False) -> Finding:
         """Done only where the message waits no longer, was not posted and is not being posted just now.

@@ -105,8 +105,9 @@ def fallback_of(text: str, key: str) -> str:
 
 
 def blocks_of(text: str, key: str) -> list[dict[str, object]]:
-    """What a scheduled message shows in its channel."""
-    return [{"type": "section", "block_id": mark_of(key), "text": {"type": "mrkdwn", "text": escaped(text)}}]
+    """What a scheduled message shows in its channel. Verbatim: else Slack would look for mentions in the words of a block."""
+    shown = {"type": "mrkdwn", "text": escaped(text), "verbatim": True}
+    return [{"type": "section", "block_id": mark_of(key), "text": shown}]
 
 
 def time_of(text: object) -> datetime:

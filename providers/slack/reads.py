@@ -71,6 +71,8 @@ class SlackReads:
         found = self._once(("messages", channel, thread, oldest, latest), lambda: self._pages(page, "messages"))
         if not all(isinstance(each.get("ts"), str) and TS.fullmatch(each["ts"]) for each in found):
             raise Incomplete("malformed")
+        if thread is not None and any(each.get("thread_ts", thread) != thread for each in found):
+            raise Incomplete("no_thread")  # its name is that of an answer: what is in the thread is not read
         unique = {each["ts"]: each for each in found}  # every page of a thread begins with its first message
         return [each for ts, each in unique.items() if ts != thread]
 

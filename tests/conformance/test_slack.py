@@ -61,7 +61,7 @@ def test_what_goes_over_the_wire(slack: SlackAdapter, sandbox: Sandbox) -> None:
     posted, scheduled = sandbox.slack.requests(POST_MESSAGE)[0], sandbox.slack.requests(SCHEDULE)[0]
     text, still = "Parcel 1182 was &lt;lost&gt; &amp; found", {"unfurl_links": False, "unfurl_media": False}
     assert json.loads(posted.body or "") == {"channel": CHANNEL, "text": text, "metadata": ours(1), **still}
-    block = {"type": "section", "block_id": f"cf-{2:032x}", "text": {"type": "mrkdwn", "text": text}}
+    block = {"type": "section", "block_id": f"cf-{2:032x}", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
     assert json.loads(scheduled.body or "") == {
         "channel": CHANNEL,
         "text": f"{text}\n[cf-{2:032x}]",
@@ -246,6 +246,19 @@ def test_decoys(slack: SlackAdapter, sandbox: Sandbox) -> None:
     sent(slack, mine)
     by_hand(sandbox, POST_MESSAGE, channel=CHANNEL, metadata=ours(5), **texts)
     assert isinstance(find(slack, mine), Many)
+
+
+def test_a_reply_is_no_thread(slack: SlackAdapter, sandbox: Sandbox) -> None:
+    """An answer to an answer goes into the thread of both, and is not read with the one that was named: no absence."""
+    parent = by_hand(sandbox, POST_MESSAGE, channel=CHANNEL, text="A question")["ts"]
+    reply = by_hand(sandbox, POST_MESSAGE, channel=CHANNEL, text="An answer", thread_ts=parent)["ts"]
+    call = post_call(sandbox, thread_ts=reply)
+    assert find(slack, call) == Unknown("Incomplete")
+    sent(slack, call)
+    assert find(slack, call) == Unknown("Incomplete")
+    inside = by_hand(sandbox, "conversations.replies", channel=CHANNEL, ts=parent)["messages"]
+    assert [each["thread_ts"] for each in inside[1:]] == [parent, parent]
+    found(slack, post_call(sandbox, 1, thread_ts=parent))
 
 
 def test_metadata_without_a_target(slack: SlackAdapter, sandbox: Sandbox) -> None:

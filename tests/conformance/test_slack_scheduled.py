@@ -71,7 +71,7 @@ def test_a_scheduled_message_before_and_after_its_time(slack: SlackAdapter, sand
     posted = found(slack, call)
     assert posted.fields["status"] == "posted"
     assert posted.id != receipt
-    assert find(slack, twin) == Absent()
+    assert find(slack, twin) == Unknown("about_to_post")
     [message] = by_hand(sandbox, HISTORY, channel=CHANNEL)["messages"]
     assert "cf-" not in message["blocks"][0]["text"]["text"]
     reply = schedule_call(sandbox, 3, thread_ts=posted.id)
@@ -166,6 +166,27 @@ def test_a_list_that_need_not_show_it_yet(sandbox: Sandbox) -> None:
     sent(slack, undo)
     sandbox.advance(51)
     found(slack, undo)
+
+
+def test_nothing_is_concluded_while_it_may_be_posted(slack: SlackAdapter, sandbox: Sandbox) -> None:
+    """Around its time a message may be neither listed nor in the channel yet: that is no absence, which would schedule it a
+    second time before that, or call it failed after."""
+    schedule = schedule_call(sandbox, in_s=330)
+    sent(slack, schedule)
+    sandbox.config(search_lag_s={"slack": 50})
+    sandbox.advance(230)
+    gone = {"ok": True, "scheduled_messages": [], "response_metadata": {"next_cursor": ""}}
+    date = {"Date": formatdate(sandbox.now(), usegmt=True)}
+    sandbox.slack.fault("answer", on=LIST, status=200, body=gone, headers=date)
+    assert find(slack, schedule) == Unknown("about_to_post")
+    sandbox.advance(110)
+    assert sandbox.count("slack_messages") == 1
+    assert find(slack, schedule) == Unknown("about_to_post")
+    sandbox.advance(50)
+    assert found(slack, schedule).fields["status"] == "posted"
+    never = schedule_call(sandbox, 2)
+    sandbox.advance(3600 + 86_500)
+    assert find(slack, never) == Absent()
 
 
 def test_a_list_without_the_mark(slack: SlackAdapter, sandbox: Sandbox) -> None:
