@@ -125,8 +125,8 @@ class _Session:
                     raise _No("[NONEXISTENT] no such folder")
                 self.folder, self.writable = folder, verb == "SELECT"
                 return [f"* {len(mailbox.messages(self.store, folder))} EXISTS", "* FLAGS (\\Deleted \\Draft \\Seen)"]
-            case "UID SEARCH", ["HEADER", name, text]:
-                found = mailbox.search(self.store, self.folder or "", name, text)
+            case "UID SEARCH", [*undeleted, "HEADER", name, text] if undeleted in ([], ["UNDELETED"]):
+                found = mailbox.search(self.store, self.folder or "", name, text, marked=not undeleted)
                 return [" ".join(["* SEARCH", *map(str, found)])]
             case "UID FETCH", [uid, _]:
                 return self._fetched(int(uid))

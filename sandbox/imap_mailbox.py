@@ -32,9 +32,11 @@ def messages(store: Store, folder: str) -> list[Json]:
     return store.page(_MESSAGE, parent=folder)[::-1]
 
 
-def search(store: Store, folder: str, name: str, text: str) -> list[int]:
-    """The numbers of the messages whose header `name` contains `text`, upper and lower case alike."""
-    return [m["uid"] for m in messages(store, folder) if text.lower() in header(m["raw"], name).lower()]
+def search(store: Store, folder: str, name: str, text: str, *, marked: bool) -> list[int]:
+    """The numbers of the messages whose header `name` contains `text`, upper and lower case alike, with or without those
+    that are marked as deleted."""
+    looked_at = [m for m in messages(store, folder) if marked or "\\Deleted" not in m["flags"]]
+    return [m["uid"] for m in looked_at if text.lower() in header(m["raw"], name).lower()]
 
 
 def flag(store: Store, folder: str, uid: int, flags: list[str]) -> Json | None:

@@ -98,7 +98,7 @@ class Drafts:
             return
         with suppress(Exception), Cut(min(REMOVE_S, timeout_s)) as cut, session(imap, cut, Wrote()) as mailbox:
             mailbox.open(imap.folder, to_change=True)
-            there = mailbox.find(_search_of(of.key))
+            there = mailbox.find(_search_of(of.key), marked=False)
             if len(there) == 1 and mailbox.removes_one:
                 unchanged = _version_of(mailbox.read(there[0])).text == call.expected_version
                 if unchanged:  # what somebody wrote into it meanwhile is theirs
@@ -136,7 +136,7 @@ class Drafts:
     def _version(self, imap: ImapConfig, cut: Cut, of: Of, *, is_new: bool) -> Reading:
         with session(imap, cut, Wrote()) as mailbox:
             mailbox.open(imap.folder, to_change=False)
-            there = mailbox.find(_search_of(of.key))
+            there = mailbox.find(_search_of(of.key), marked=False)  # which a mail program may leave of what it has sent
             if len(there) != 1:
                 return Unreadable("many_drafts" if there else "no_draft")
             raw = mailbox.read(there[0])

@@ -75,9 +75,10 @@ class Mailbox:
         client.before_last_byte = self._write
         self._do("append", lambda: client.append(_quoted(folder), r"(\Draft)", "", message))
 
-    def find(self, message_id_part: str) -> list[str]:
-        """The uids of the messages in whose Message-ID the text occurs; complete, or an exception."""
-        words = ("HEADER", "Message-ID", _quoted(message_id_part))
+    def find(self, message_id_part: str, *, marked: bool = True) -> list[str]:
+        """The uids of the messages in whose Message-ID the text occurs, with or without those that are marked as deleted;
+        complete, or an exception."""
+        words = (*(() if marked else ("UNDELETED",)), "HEADER", "Message-ID", _quoted(message_id_part))
         answer = self._do("search", lambda: self._client.uid("SEARCH", *words))
         if answer == [None]:
             raise NotUnderstood

@@ -177,6 +177,23 @@ def test_a_draft_that_a_colleague_deletes(mailing: World, proposed: Any, alice: 
     assert mailing.sandbox.count("emails") == 0
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_draft_that_a_mail_program_only_marks(
+    mailing: World, proposed: Any, alice: Person, colleague: MailProgram, is_replaced: bool
+) -> None:
+    """A colleague deletes the draft, sends it by hand, or saves it anew under the program's own Message-ID: what is left of
+    it until the folder is tidied up is no draft, and the customer gets no other mail."""
+    plan = proposed()
+    alice.approve(plan.id)
+    [(uid, raw)] = colleague.drafts().items()
+    if is_replaced:
+        colleague.put(raw.replace(b"Message-ID: <cf-", b"Message-ID: <own-").replace(b"on its way", b"lost"))
+    colleague.mark_deleted(uid)
+    mailing.settle()
+    assert states(mailing)[SEND] == "stale"
+    assert mailing.sandbox.count("emails") == 0
+
+
 def test_a_reviewer_who_edits_the_proposal(mailing: World, proposed: Any, alice: Person, sql: Any) -> None:
     """Other words than the draft's are not sent as the draft: refused, with the argument that differs."""
     plan = proposed()

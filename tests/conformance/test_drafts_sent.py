@@ -128,6 +128,23 @@ def test_a_draft_has_a_version(drafting: Drafting, person: MailProgram) -> None:
     assert drafting.read(shown) == Unreadable("no_draft")
 
 
+def test_a_draft_that_is_marked_as_deleted_is_none(drafting: Drafting, person: MailProgram, sandbox: Sandbox) -> None:
+    """Many mail programs only mark what somebody deletes, or has saved anew: that is not to be sent, and what is saved anew
+    is the draft."""
+    drafting.send()
+    [(uid, raw)] = person.drafts().items()
+    first = drafting.read()
+    assert isinstance(first, Version)
+    person.mark_deleted(uid)
+    assert drafting.read() == drafting.read(replace(sending(), expected_version=first.text)) == Unreadable("no_draft")
+    person.put(raw.replace(b"on its way", b"lost"))
+    assert drafting.read() == Unreadable("draft_edited")
+    assert drafting.read(replace(sending(), expected_version=first.text)) != first
+    person.put(raw)
+    assert drafting.read() == Unreadable("many_drafts")
+    assert sandbox.count("imap_drafts_deleted") == 0
+
+
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 def test_line_ends_are_no_version(line_end: bytes) -> None:
     """However a mailbox ends lines, and however many empty ones are last: the same text is the same version."""
