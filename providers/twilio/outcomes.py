@@ -76,7 +76,7 @@ class Reply:
         """The JSON in it, None where it is none."""
         try:
             return loads(self.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 

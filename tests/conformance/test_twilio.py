@@ -146,6 +146,15 @@ def test_the_status_decides(twilio: TwilioAdapter, sandbox: Sandbox, status: str
     assert finding.outcome == (Rejected("undelivered") if lost else done)
 
 
+@pytest.mark.parametrize("status", [200, 201, 400, 404])
+def test_an_answer_that_is_too_deep_to_be_read(twilio: TwilioAdapter, sandbox: Sandbox, status: int) -> None:
+    """It is no JSON that anybody could read: judged as such, and raised to nobody."""
+    sandbox.twilio.fault("answer", on=CREATE, status=status, body="[" * 200_000)
+    outcome = send(twilio, call_of())
+    assert isinstance(outcome, Uncertain)
+    assert outcome.code == f"http_{status}"
+
+
 def test_a_status_that_nobody_knows_is_uncertain(twilio: TwilioAdapter, sandbox: Sandbox) -> None:
     """Neither a success nor a refusal: a person sees it if it stays."""
     call = call_of()
