@@ -14,6 +14,7 @@ def look_now_by_key(
     ledger: Ledger, *, provider: str, accounts: Sequence[str], keys: Sequence[str], targets: Sequence[str]
 ) -> int:
     """Has uncertain rows of these accounts looked up now, at most every 2 s each; returns how many are sooner than planned.
+    A look-up that comes of it makes later ones no rarer.
 
     `keys` are rows' own, or those of rows that they are about; `targets` are objects that they go to. One statement, and
     safe to repeat. Raises `LedgerUnavailable`.

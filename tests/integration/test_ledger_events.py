@@ -54,13 +54,14 @@ def wait_s(rows: Rows, action_id: str) -> float:
 
 
 def test_the_row_is_looked_at_now(rows: Rows, ledger: Ledger, uncertain: Callable[..., str]) -> None:
-    """Due at once; its state, its doubt, its history and what was counted are as they were."""
+    """Due at once; its state, its doubt, its history and its absences are as they were."""
     action_id = uncertain()
     before = rows.read(action_id)
     assert told(ledger) == 1
     after = rows.read(action_id)
     assert wait_s(rows, action_id) <= 0
-    assert {name for name in before if before[name] != after[name]} == {"next_lookup_at", "updated_at"}
+    assert {name for name in before if before[name] != after[name]} == {"next_lookup_at", "lookup_count", "updated_at"}
+    assert after["lookup_count"] == before["lookup_count"] - 1, "the look-up to come is none of those that were planned"
     assert rows.history(action_id) == []
     assert [claimed.action_id for claimed in rows.look(ledger, "stripe_charge")] == [action_id]
 
@@ -130,6 +131,35 @@ def test_a_storm_costs_one_look_up_in_two_seconds(
     assert [told(ledger) for _ in range(20)] == [0] * 20
     assert rows.read(action_id)["next_lookup_at"] == planned, "events do not push it further away"
     assert rows.look(ledger, "stripe_charge") == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (1, 2), (2, 2), (9, 9)])
+def test_a_storm_makes_no_later_look_up_rarer(
+    rows: Rows, ledger: Ledger, uncertain: Callable[..., str], before: int, after: int
+) -> None:
+    """Pauses double with each look-up that was planned. One that an event has asked for is none of those, however many come:
+    else a provider that tells much, or somebody who repeats an event, would put the next look-up off by minutes."""
+    action_id = uncertain(lookup_count=before, uncertain_since="2020-01-01 00:00:00+00")
+    for _ in range(5):
+        past = "updated_at = counterfoil.now() - interval '1 minute'"
+        rows.execute(action_id, f"next_lookup_at = counterfoil.now() + interval '1 hour', {past}")
+        assert told(ledger) == 1
+        [claimed] = rows.look(ledger, "stripe_charge")
+        assert claimed.lookup_count <= after
+        assert rows.verdict("ask_later", ledger, claimed)
+
+
+def test_a_storm_does_not_keep_a_person_waiting(rows: Rows, ledger: Ledger, uncertain: Callable[..., str]) -> None:
+    """What a person has asked for ends after so many look-ups, whoever makes them."""
+    action_id = uncertain()
+    rows.owner.execute(
+        "INSERT INTO counterfoil.review (action_id, tenant, verb, by_person, channel)"
+        " VALUES (%s, 'acme', 'ask_again', 'alice', 'test')",
+        (action_id,),
+    )
+    assert told(ledger) == 1
+    [claimed] = rows.look(ledger, "stripe_charge")
+    assert (claimed.asked, claimed.lookup_count) == ("ask_again", 10)
 
 
 def test_never_later_than_planned(rows: Rows, ledger: Ledger, uncertain: Callable[..., str]) -> None:

@@ -7,8 +7,9 @@ CREATE INDEX action_uncertain_target ON counterfoil.action (provider, target) WH
 -- Looks soon at every uncertain row that an event names: by the row's key, by the key of the row that it is about (a hold's
 -- capture, a ticket's closing), or by the object that it goes to. Only rows of this provider and of these accounts, whose
 -- secret the event was signed with. Never later than planned, and not sooner than 2 s after the row was last touched, so
--- that a storm of events costs one look-up in 2 s. Returns how many rows are looked up sooner now. Whoever holds a row's
--- lock is looking at it, or has just moved it: no event waits for that.
+-- that a storm of events costs one look-up in 2 s; and none of those counts, since the pauses between look-ups double with
+-- their number (but of one that a person has asked for, whom the number bounds). Returns how many rows are looked up sooner
+-- now. Whoever holds a row's lock is looking at it, or has just moved it: no event waits for that.
 CREATE FUNCTION counterfoil.look_now_by_key(p_provider text, p_accounts text[], p_keys text[], p_targets text[])
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -34,7 +35,13 @@ BEGIN
       AND a.next_lookup_at > greatest(counterfoil.now(), a.updated_at + interval '2 seconds')
     LIMIT 100 FOR UPDATE OF a SKIP LOCKED
   )
-  UPDATE counterfoil.action AS a SET next_lookup_at = due.look_at FROM due WHERE a.action_id = due.action_id;
+  UPDATE counterfoil.action AS a
+  SET next_lookup_at = due.look_at,
+      lookup_count = CASE
+        WHEN a.lookup_count < 2 OR EXISTS (SELECT FROM counterfoil.review AS r
+                                           WHERE r.action_id = a.action_id AND r.answered_at IS NULL)
+        THEN a.lookup_count ELSE a.lookup_count - 1 END
+  FROM due WHERE a.action_id = due.action_id;
   GET DIAGNOSTICS sooner = ROW_COUNT;
   RETURN sooner;
 END $$;
