@@ -9,9 +9,13 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+_Address = tuple[int, int, int, str, Any]
+"""As the name service gives it; the last part is what is connected to."""
 
 
 class Cut:
@@ -46,14 +50,27 @@ class Cut:
         return left_s
 
     def connect(self, host: str, port: int) -> socket.socket:
-        """The session's connection, before any TLS; whoever wraps it is cut all the same."""
-        connection = socket.create_connection((host, port), timeout=self.left_s())
+        """The session's connection, before any TLS; whoever wraps it is cut all the same. Of several addresses each gets its
+        share of the time, so that one that hangs does not stand for all, and all of them together take no longer."""
+        connection = self._reached(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what is written apart waits for no answer
         self._twin = connection.dup()  # the client's own object may be replaced, and detached, at any moment
-        if not self.in_time:  # the timer may have found nothing to shut down
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:  # the timer may have found nothing to shut down
             connection.close()
             raise TimeoutError
+        connection.settimeout(left_s)
         return connection
+
+    def _reached(self, addresses: Sequence[_Address]) -> socket.socket:
+        """A connection to the first address that takes one; else what the last one said."""
+        for left, (_, _, _, _, address) in zip(reversed(range(len(addresses))), addresses, strict=True):
+            try:
+                return socket.create_connection(address[:2], timeout=self.left_s() / (left + 1))
+            except OSError:
+                if not left:
+                    raise
+        raise OSError("no address")
 
     def _cut(self) -> None:
         if self._twin is not None:
