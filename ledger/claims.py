@@ -71,6 +71,8 @@ class RecordedAction:
     target: str
     provider: str
     account: str
+    reach: str | None
+    """Where requests went, and as whom: a keyed digest. None: claimed by a version that wrote none."""
     arguments: str
     arguments_sha256: str
     amount_minor: int | None
@@ -147,14 +149,16 @@ def claim_if_ready(
     lease_s: float,
     key: str,
     key_version: int,
+    reach: str,
     attempts_max: int,
     worker: str,
 ) -> ClaimedAction | None:
     """Takes the row if it is claimable: at most one caller gets it.
 
-    `fence` must be fresh. When the connection is lost during the statement, the row is read again: it is the caller's
-    only if it holds `fence`. Raises `LedgerUnavailable` when that cannot be found out, then nothing may be sent; and
-    `ClaimRefused` when the row has no approval of exactly what it says.
+    `reach` says where this attempt would go; a row in doubt keeps that of its earlier one. `fence` must be fresh. When the
+    connection is lost during the statement, the row is read again: it is the caller's only if it holds `fence`. Raises
+    `LedgerUnavailable` when that cannot be found out, then nothing may be sent; and `ClaimRefused` when the row has no
+    approval of exactly what it says.
     """
     try:
         row = ledger.row(
@@ -166,6 +170,7 @@ def claim_if_ready(
                 "lease_s": lease_s,
                 "key": key,
                 "key_version": key_version,
+                "reach": reach,
                 "attempts_max": attempts_max,
                 "worker": worker,
             },

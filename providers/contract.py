@@ -47,8 +47,8 @@ class Contract:
     lookup_lag_s: float = 0.0
     """A finished effect is visible to the look-up at the latest after this long."""
     absence_is_proof: bool = True
-    """Two complete empty look-ups after the window prove that it was not done. False where the provider promises nothing about
-    its look-up's freshness and a second effect is worse than a question: then a person decides."""
+    """Two complete empty look-ups after the window prove that it was not done. False where the provider promises nothing
+    about its look-up's freshness and a second effect is worse than a question: then a person decides."""
     unique: bool = False
     """A second effect under our key is refused by the provider, for ever."""
     landing_max_s: float = 120.0

@@ -122,10 +122,10 @@ def _pools(line: _Line) -> dict[str, type[HTTPConnectionPool]]:
             return super().getresponse()
 
     class PlainPool(HTTPConnectionPool):
-        ConnectionCls = Plain
+        ConnectionCls: Any = Plain
 
     class TlsPool(HTTPSConnectionPool):
-        ConnectionCls = Tls
+        ConnectionCls: Any = Tls
 
     return {"http": PlainPool, "https": TlsPool}
 

@@ -18,6 +18,7 @@ import structlog
 from counterfoil.ledger import verdicts
 from counterfoil.ledger.canonical import load_stored
 from counterfoil.ledger.connection import Ledger
+from counterfoil.ledger.errors import ConfigError
 from counterfoil.ledger.verdicts import UncertainAction
 from counterfoil.providers.contract import OTHER_KEY, Adapter, Call, Contract, Fetcher, ToolClass
 from counterfoil.providers.outcomes import Finding, Found, Many, Succeeded, Unknown
@@ -58,6 +59,8 @@ class LookUps:
     ledger: Ledger
     registry: Registry
     adapter: Callable[[ToolSpec, str], Adapter]
+    reach: Callable[[ToolSpec, str], str]
+    """Where that adapter goes, and as whom."""
     policy: Callable[[str], Policy]
     contract: Callable[[ToolSpec], Contract]
     ttl_margin_s: Callable[[ToolSpec], float]
@@ -107,9 +110,12 @@ class LookUps:
             for part in _parts(spec, group):
                 if time.monotonic() >= lapses_at:
                     return
+                before = self._reached(spec, part[0][0].account)
                 findings = self._ask(spec, part, lapses_at)
+                asked_at = {before, self._reached(spec, part[0][0].account)}
                 for action, _ in part:
-                    self._conclude(spec, action, findings.get(action.action_id, Unknown("no_finding")))
+                    moved = None not in (action.reach, before) and asked_at != {action.reach}
+                    self._conclude(spec, action, findings.get(action.action_id, Unknown("no_finding")), moved=moved)
 
     def _call(self, action: UncertainAction) -> Call | None:
         """What the provider is asked about; None when the row cannot be read, which is a person's then."""
@@ -118,6 +124,14 @@ class LookUps:
         except ValueError:
             log.error("row_unreadable", action_id=action.action_id, tool=action.tool)
             self._write(action, Person("unreadable"), "the recorded arguments are no JSON object")
+            return None
+
+    def _reached(self, spec: ToolSpec, account: str) -> str | None:
+        """Where requests of this account go at this moment; None where it cannot be reached at all."""
+        try:
+            self.adapter(spec, account)
+            return self.reach(spec, account)
+        except ConfigError:
             return None
 
     def _ask(
@@ -150,14 +164,17 @@ class LookUps:
             case _:
                 return finding
 
-    def _conclude(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None) -> None:
-        """Writes what the finding means. One that cannot be judged is asked for again, and stops no other row."""
+    def _conclude(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None, *, moved: bool) -> None:
+        """Writes what the finding means. One that cannot be judged is asked for again, and stops no other row.
+
+        `moved`: what was asked is not the place where the requests went.
+        """
         try:
-            said = self._verdict(spec, action, finding)
+            said = self._verdict(spec, action, finding, moved=moved)
         except Exception as error:  # noqa: BLE001 - an adapter's answer of a form that nobody foresaw proves nothing
             log.error("verdict_failed", action_id=action.action_id, tool=action.tool, error=type(error).__name__)
             finding = Unknown(type(error).__name__)
-            said = self._verdict(spec, action, finding)
+            said = self._verdict(spec, action, finding, moved=moved)
         written = self._write(action, said, evidence_of(action, finding))
         log.info(
             "looked_up",
@@ -170,13 +187,15 @@ class LookUps:
         )
 
     def _verdict(
-        self, spec: ToolSpec, action: UncertainAction, finding: Finding | None
+        self, spec: ToolSpec, action: UncertainAction, finding: Finding | None, *, moved: bool
     ) -> Verdict | asked.AskedVerdict:
-        said = self._judged(spec, action, finding)
+        said = self._judged(spec, action, finding, moved=moved)
         return said if action.asked is None else asked.in_the_end(said, finding, lookup_count=action.lookup_count)
 
-    def _judged(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None) -> Verdict | asked.AskedVerdict:
-        row, contract = _claimed(action, self.policy(action.provider)), self.contract(spec)
+    def _judged(
+        self, spec: ToolSpec, action: UncertainAction, finding: Finding | None, *, moved: bool
+    ) -> Verdict | asked.AskedVerdict:
+        row, contract = _claimed(action, self.policy(action.provider), moved=moved), self.contract(spec)
         match action.asked:
             case "happened":
                 return asked.happened(row, finding, receipt=action.asked_receipt or "", skew_s=self.skew_s)
@@ -304,7 +323,7 @@ def evidence_of(action: UncertainAction, finding: Finding | None) -> str:
     return f"look-up {action.lookup_count} as of {action.as_of.isoformat()}: {name} {shown}".strip()[:500] + asked_by
 
 
-def _claimed(action: UncertainAction, policy: Policy) -> Claimed:
+def _claimed(action: UncertainAction, policy: Policy, *, moved: bool) -> Claimed:
     late = None
     if action.late_receipt is not None:
         late = Succeeded(action.late_receipt, load_stored(action.late_result or "{}"))
@@ -323,4 +342,5 @@ def _claimed(action: UncertainAction, policy: Policy) -> Claimed:
         target=action.target,
         late_receipt=late,
         last_error_code=action.last_error_code,
+        moved=moved,
     )

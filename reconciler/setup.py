@@ -32,6 +32,7 @@ def reconciler_from(settings: Settings, *, by: str | None = None, registry: Regi
             ledger=ledger,
             registry=terms.registry,
             adapter=terms.pool.adapter,
+            reach=terms.pool.reach,
             policy=terms.policy,
             contract=terms.contract,
             ttl_margin_s=terms.ttl_margin_s,

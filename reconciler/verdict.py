@@ -13,6 +13,7 @@ from typing import assert_never
 
 from counterfoil.providers.contract import Contract
 from counterfoil.providers.outcomes import Absent, Finding, Found, Many, Rejected, Succeeded, Uncertain, Unknown
+from counterfoil.providers.reach import MOVED
 
 ABSENCES_NEEDED = 2
 """One empty answer may come from a lagging replica or a list being rewritten; two apart are not the same accident."""
@@ -52,6 +53,8 @@ class Claimed:
     late_receipt: Succeeded | None
     """A success that some attempt recorded after it had lost the row."""
     last_error_code: str | None
+    moved: bool = False
+    """What was asked is not surely the place where the requests went: other address, login or secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,8 @@ def _without_lookup(row: Claimed, contract: Contract, ttl_margin_s: float, base_
         return AskLater(
             "may_still_land", min(lands_in_s + base_s, ASK_LATER_MAX_S), row.absent_count, row.last_absent_at
         )
+    if row.moved:
+        return Person(MOVED)
     return Person(IDEMPOTENCY_MISMATCH if row.last_error_code == IDEMPOTENCY_MISMATCH else "no_lookup")
 
 
@@ -205,6 +210,8 @@ def _absent(row: Claimed, contract: Contract, ttl_margin_s: float, base_s: float
 def _absence_earned(row: Claimed, contract: Contract) -> Verdict:
     if row.last_error_code == IDEMPOTENCY_MISMATCH:  # the provider knows the key and shows nothing under it
         return Person(IDEMPOTENCY_MISMATCH)
+    if row.moved:
+        return Person(MOVED)
     if not contract.absence_is_proof:
         return Person("absent")
     if row.no_resend:
@@ -257,6 +264,8 @@ def _may_repeat_key(row: Claimed, contract: Contract, ttl_margin_s: float) -> bo
     """Whether a repeat of the key is surely still answered from the provider's store when it arrives there."""
     if contract.native_key_ttl_s is None or row.first_sent_at is None:
         return False
-    if row.no_resend or row.last_error_code == IDEMPOTENCY_MISMATCH or row.attempt_count >= row.attempts_max:
+    if row.moved or row.no_resend or row.last_error_code == IDEMPOTENCY_MISMATCH:
+        return False
+    if row.attempt_count >= row.attempts_max:
         return False
     return (row.as_of - row.first_sent_at).total_seconds() + ttl_margin_s < contract.native_key_ttl_s

@@ -21,6 +21,7 @@ from counterfoil.ledger.keys import provider_key
 from counterfoil.outbox.intents import DoorRules
 from counterfoil.providers.contract import Adapter, Contract
 from counterfoil.providers.outcomes import Outcome, Uncertain
+from counterfoil.providers.reach import MOVED
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.workers.admission import admit
@@ -48,6 +49,8 @@ class Executor:
     ledger: Ledger
     registry: Registry
     adapter: Callable[[ToolSpec, str], Adapter]
+    reach: Callable[[ToolSpec, str], str]
+    """Where that adapter goes, and as whom."""
     policy: Callable[[str], Policy]
     """By provider."""
     contract: Callable[[ToolSpec], Contract]
@@ -91,10 +94,10 @@ class Executor:
         if able is None:
             claims.postpone_wakeup(self.ledger, waiting.wake_up, delay_s=ELSEWHERE_S)
             return False
-        spec, adapter = able
+        spec, adapter, reach = able
         self.points("before_claim", spec.name)
         claimed_at = self.monotonic()  # before the statement, so that our idea of the lease ends first
-        action = self._claim(waiting, policy)
+        action = self._claim(waiting, policy, reach)
         if action is None:
             return False
         self.points("after_claim", spec.name)
@@ -103,7 +106,7 @@ class Executor:
             self._guarded(spec, action)
             and self._within_limits(action, policy)
             and self._current(adapter, action, policy, claimed_at=claimed_at, until=until)
-            and self._fenced(spec, action, policy, claimed_at)
+            and self._fenced(spec, action, policy, claimed_at, reach)
         ):
             outcome = self._call(adapter, action, policy)
             self.points("before_settle", spec.name)
@@ -111,19 +114,20 @@ class Executor:
             self.points("after_settle", spec.name)
         return True
 
-    def _able(self, waiting: WaitingAction) -> tuple[ToolSpec, Adapter] | None:
-        """The tool and its client, before anything is claimed; None = this worker lacks one of them, another may not."""
+    def _able(self, waiting: WaitingAction) -> tuple[ToolSpec, Adapter, str] | None:
+        """The tool, its client and where that goes, before anything is claimed; None = this worker lacks one of them, another
+        may not."""
         spec = self.registry.find(waiting.tool, waiting.tool_version)
         if spec is None:
             log.warning("tool_elsewhere", action_id=waiting.action_id, tool=waiting.tool, version=waiting.tool_version)
             return None
         try:
-            return spec, self.adapter(spec, waiting.account)
+            return spec, self.adapter(spec, waiting.account), self.reach(spec, waiting.account)
         except ConfigError as error:
             log.error("provider_unusable", action_id=waiting.action_id, tool=waiting.tool, setting=error.key)
             return None
 
-    def _claim(self, waiting: WaitingAction, policy: Policy) -> ClaimedAction | None:
+    def _claim(self, waiting: WaitingAction, policy: Policy, reach: str) -> ClaimedAction | None:
         """The row under our lease, or None: somebody else has it, no attempt is left, or (then a person gets it) it has no
         approval of exactly what it says."""
         try:
@@ -134,6 +138,7 @@ class Executor:
                 lease_s=self.lease_s,
                 key=provider_key(self.secret, waiting.tenant, waiting.tool, waiting.action_id),
                 key_version=self.key_version,
+                reach=reach,
                 attempts_max=policy.attempts_max,
                 worker=self.worker,
             )
@@ -188,12 +193,14 @@ class Executor:
             return False
         return is_current(self.ledger, adapter, action, timeout_s=min(policy.timeout_s, left_s), worker=self.worker)
 
-    def _fenced(self, spec: ToolSpec, action: ClaimedAction, policy: Policy, claimed_at: float) -> bool:
+    def _fenced(self, spec: ToolSpec, action: ClaimedAction, policy: Policy, claimed_at: float, reach: str) -> bool:
         """The send fence, the last check before the write: enough lease left, and a resend that the key still covers."""
         elapsed_s = self.monotonic() - claimed_at
-        if action.in_doubt and not self._key_covers(spec, action, elapsed_s):
-            claims.hold_for_evidence(self.ledger, action, code="key_expired", worker=self.worker)
-            log.warning("held_for_evidence", action_id=action.action_id, tool=action.tool)
+        moved = action.reach not in (None, reach)
+        if action.in_doubt and (moved or not self._key_covers(spec, action, elapsed_s)):
+            code = MOVED if moved else "key_expired"
+            claims.hold_for_evidence(self.ledger, action, code=code, worker=self.worker)
+            log.warning("held_for_evidence", action_id=action.action_id, tool=action.tool, code=code)
             return False
         if not self._lease_is_enough(policy, elapsed_s):
             self._let_go(action, policy, elapsed_s)

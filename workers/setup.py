@@ -65,7 +65,9 @@ def terms_from(settings: Settings, registry: Registry | None = None) -> Terms:
     check_http_addresses(settings)
     return Terms(
         registry=registry,
-        pool=AdapterPool(lambda spec, account: client_config(spec, account, settings)),
+        pool=AdapterPool(
+            lambda spec, account: client_config(spec, account, settings), secret=cache(settings.key_secret)
+        ),
         policy=policy,
         contract=contract,
         ttl_margin_s=lambda spec: ttl_margin_in_force(contract(spec), spec.provider, settings),
@@ -88,6 +90,7 @@ def executor_from(
         ledger=ledger,
         registry=terms.registry,
         adapter=terms.pool.adapter,
+        reach=terms.pool.reach,
         policy=terms.policy,
         contract=terms.contract,
         ttl_margin_s=terms.ttl_margin_s,

@@ -46,7 +46,8 @@ WITH due AS MATERIALIZED (
   RETURNING a.*
 )
 SELECT c.action_id, c.tenant, c.run, c.step, c.revision, c.phase, c.tool, c.tool_version, c.class, c.effect, c.target,
-       c.provider, c.account, c.arguments, c.arguments_sha256, c.amount_minor, c.currency, c.expected_resource_version, c.key, c.fence,
+       c.provider, c.account, c.reach, c.arguments, c.arguments_sha256, c.amount_minor, c.currency,
+       c.expected_resource_version, c.key, c.fence,
        c.attempt_count, c.not_sent_count, c.in_doubt, c.no_resend, c.first_sent_at, c.quiet_from, c.absent_count,
        c.last_absent_at, c.lookup_count, c.last_error_code, counterfoil.now() AS as_of,
        p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,

@@ -26,6 +26,7 @@ WITH claimed AS (
       last_absent_at = NULL,
       key = coalesce(a.key, :key),
       key_version = coalesce(a.key_version, :key_version),
+      reach = CASE WHEN a.in_doubt THEN coalesce(a.reach, :reach) ELSE :reach END,
       changed_by = :worker,
       change_reason = 'claimed',
       change_evidence = NULL

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from counterfoil.providers.http.wire import headers_of
 from counterfoil.settings_http import HttpTool
+
+_WIRE = ("method", "path", "arguments", "body", "key_header", "key_format", "key_field")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +21,11 @@ class HttpConfig:
     timeout_s: float = 20.0
     retry_after_cap_s: float = 900.0
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def reach_of(self, tool: str) -> Mapping[str, object]:
+        """The address, and what of the tool's table makes its requests, secrets included. Raises `ConfigError` (a secret)."""
+        table = self.tools.get(tool)
+        if table is None:
+            return {"base_url": self.base_url}
+        wire = table.model_dump(mode="json", include=set(_WIRE))
+        return {"base_url": self.base_url, "table": wire, "headers": headers_of(table, None, self.secrets)}

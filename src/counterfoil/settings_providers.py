@@ -147,6 +147,16 @@ class ProviderSettings(Reach):
         return self
 
     @model_validator(mode="after")
+    def _no_secret_at_another_address(self) -> Self:
+        for name, account in self.accounts.items():
+            own = any(getattr(account, secret) or getattr(account, f"{secret}_file") for secret in SECRETS)
+            house = any(getattr(self, secret) or getattr(self, f"{secret}_file") for secret in SECRETS)
+            elsewhere = {account.base_url, account.server} - {None, self.base_url, self.server}
+            if elsewhere and house and not own:
+                raise ValueError(f"accounts.{name} has an address of its own, and needs a secret of its own")
+        return self
+
+    @model_validator(mode="after")
     def _one_account_for_each_tenant(self) -> Self:
         if DEFAULT_ACCOUNT in self.accounts:
             raise ValueError(f'"{DEFAULT_ACCOUNT}" is the name of this table\'s own credentials')

@@ -85,6 +85,80 @@ def test_a_replaced_key_is_the_next_call_s(accounts: Any, world: World, enqueue:
     assert (charges(EU), charges(EU_NEW)) == (["1182"], ["7"])
 
 
+@pytest.mark.parametrize("fault", ["504_after_commit", "504_before_commit"])
+def test_a_key_of_another_account_sends_nothing_again(
+    accounts: Any, world: World, enqueue: Any, charges: Any, sql: Any, fault: str
+) -> None:
+    """While a charge is in doubt its key is replaced by another account's, which knows nothing of it: a person decides."""
+    file = accounts(tenants=["acme"])
+    world.sandbox.stripe.fault(fault, on="payment_intents.create")
+    enqueue("stripe_charge", CHARGE)
+    world.work()
+    file.write_text(EU_NEW)
+    world.settle()
+    assert sql("SELECT state, last_error_code FROM counterfoil.action") == [("operator_review", "credentials_changed")]
+    assert (charges(EU), charges(EU_NEW)) == (["1182"] if fault == "504_after_commit" else [], [])
+
+
+def test_a_key_that_is_replaced_right_before_a_repeat(
+    accounts: Any, world: World, enqueue: Any, charges: Any, sql: Any
+) -> None:
+    """The verdict was that the key answers a repeat; by the time it is sent, the key is another account's: it is not sent."""
+    file = accounts(tenants=["acme"])
+    world.sandbox.stripe.fault("504_before_commit", on="payment_intents.create")
+    enqueue("stripe_charge", CHARGE)
+    world.work()
+    for _ in range(100):
+        world.reconcile()
+        if world.due():
+            break
+        world.advance(0.5)
+    file.write_text(EU_NEW)
+    world.settle()
+    assert sql("SELECT state FROM counterfoil.action") == [("operator_review",)]
+    assert (charges(EU), charges(EU_NEW)) == ([], [])
+
+
+def test_an_address_that_changes_while_in_doubt(
+    accounts: Any, configure: Any, world: World, enqueue: Any, sql: Any
+) -> None:
+    """The same credentials at another address: what was sent to the first is not sent to the second."""
+    accounts()
+    world.sandbox.stripe.fault("504_after_commit", on="payment_intents.create")
+    enqueue("stripe_charge", CHARGE)
+    world.work()
+    empty = {"object": "list", "data": [], "has_more": False}
+    world.sandbox.stripe.fault("answer", on="payment_intents.list", status=200, body=empty, times=None)
+    configure("stripe", base_url=world.sandbox.stripe.url.replace("127.0.0.1", "localhost"))
+    world.restart()
+    world.settle()
+    assert sql("SELECT state, last_error_code FROM counterfoil.action") == [("operator_review", "credentials_changed")]
+    assert world.sandbox.count("charges") == 1
+
+
+def test_what_is_found_by_rotated_credentials_is_done(world: World, configure: Any, enqueue: Any) -> None:
+    """A secret rotated within one account: the object under our key is there, and nobody has to be asked."""
+    world.sandbox.jira.fault("504_after_commit", on="issue.create")
+    enqueue("jira_create", {"project": "SUP", "summary": "x", "order_id": "1182"})
+    world.work()
+    configure("jira", token="rotated")
+    world.restart()
+    world.settle()
+    assert list(world.states().values()) == ["succeeded"]
+    assert world.sandbox.count("tickets_created") == 1
+
+
+def test_what_was_refused_goes_on_with_new_credentials(accounts: Any, world: World, enqueue: Any, charges: Any) -> None:
+    """A 429 leaves no doubt: the next attempt goes by whatever the file holds then."""
+    file = accounts(tenants=["acme"])
+    world.sandbox.stripe.fault("429_bare", on="payment_intents.create")
+    enqueue("stripe_charge", CHARGE)
+    world.work()
+    file.write_text(EU_NEW)
+    world.settle()
+    assert (charges(EU), charges(EU_NEW)) == ([], ["1182"])
+
+
 @pytest.mark.parametrize("broken", ["gone", "empty", "no text"])
 def test_a_key_that_cannot_be_read_is_no_attempt(
     accounts: Any, world: World, enqueue: Any, charges: Any, sql: Any, broken: str
@@ -112,7 +186,7 @@ def test_an_address_that_is_none_stops_nobody_else(
 ) -> None:
     """A client that cannot be made is no attempt, and no other account's actions wait behind it."""
     use_tools(zendesk.zendesk_create, zendesk.zendesk_solve)
-    configure("zendesk", accounts={"eu": {"server": "https://[::1", "tenants": ["acme"]}})
+    configure("zendesk", accounts={"eu": {"server": "https://[::1", "token": "t", "tenants": ["acme"]}})
     world.restart()
     ticket = {"subject": "Refund", "body": "The parcel was lost."}
     enqueue("zendesk_create", {**ticket, "order_id": "1182"})

@@ -210,6 +210,19 @@ def test_account(world: World, enqueue, configure, database: Database) -> None:
     assert list(world.states().values()) == ["operator_review"]
 
 
+@pytest.mark.guard("reach")
+def test_reach(world: World, enqueue, configure) -> None:
+    """While a charge is in doubt its key is replaced by another account's: one charge."""
+    world.sandbox.stripe.fault("504_after_commit", on="payment_intents.create")
+    enqueue("stripe_charge", CHARGE)
+    world.work()
+    configure("stripe", api_key="sk_test_other")
+    world.restart()
+    world.settle()
+    assert world.sandbox.count("charges") == 1
+    assert list(world.states().values()) == ["operator_review"]
+
+
 def _lose_lease_and_earn_absence(world: World) -> None:
     """The lease ends, the look-ups find nothing, and the row may be claimed again."""
     world.advance(LEASE_S + 0.1)

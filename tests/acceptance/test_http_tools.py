@@ -75,3 +75,29 @@ def test_an_unwind_takes_it_back(http: World, enqueue: Callable[..., str], unwin
     http.settle()
     assert http.states() == {"http_ship/s1/do": "compensated", "http_unship/s1/undo": "succeeded"}
     assert len(http.sandbox.effects("shipment_cancellation")) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"key_header": "X-Request-Id"}, {"key_format": "quoted"}, {"path": "/shipments?v=2"}]
+)
+def test_a_table_that_changes_while_in_doubt(
+    http: World, enqueue: Callable[..., str], sql: Any, change: dict[str, str]
+) -> None:
+    """What makes the request is other than when it was sent: the API would not know the key again, so a person decides."""
+    ship = TABLES["http"]["http_ship"]
+    blind = {name: value for name, value in ship.items() if name != "lookup"}
+
+    def use(table: dict[str, Any]) -> None:
+        tables = Settings(**{**TABLES, "http": {**TABLES["http"], "http_ship": table}}).http
+        http.settings = http.settings.model_copy(update={"http": tables})
+        http.registry = Registry.load(http.settings.tools, tables)
+        http.restart()
+
+    use(blind)
+    http.sandbox.fault("504_after_commit", operation="shipments.create")
+    enqueue("http_ship", SHIP, "s1")
+    http.work()
+    use({**blind, **change})
+    http.settle()
+    assert sql("SELECT state, last_error_code FROM counterfoil.action") == [("operator_review", "credentials_changed")]
+    assert http.sandbox.count("shipments") == 1

@@ -11,6 +11,7 @@ import pytest
 
 from counterfoil.ledger import claims, unwind_steps
 from counterfoil.outbox.accounts import Accounts
+from counterfoil.providers.pool import AdapterPool
 from counterfoil.reconciler import verdict
 from counterfoil.workers import executor, guards
 from counterfoil.workers.executor import Executor
@@ -96,11 +97,16 @@ def account(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Accounts, "allow", lambda *_: True)
 
 
+def reach(patch: pytest.MonkeyPatch) -> None:
+    """Nobody notices that an action's credentials or address are others than when it was sent."""
+    patch.setattr(AdapterPool, "reach", lambda *_: "")
+
+
 GUARDS: dict[str, Patch] = {
     patch.__name__: patch
     for patch in (
         *(claim_condition, settle_token, send_fence, doubt, absence_window, ttl_at_send),
-        *(approval_gate, approval_digest, caps, version, carried_on, key_in_flight, account),
+        *(approval_gate, approval_digest, caps, version, carried_on, key_in_flight, account, reach),
     )
 }
 

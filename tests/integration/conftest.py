@@ -184,6 +184,7 @@ class Rows:
             "fence": uuid.uuid4(),
             "lease_s": 60.0,
             "key_version": 1,
+            "reach": "here",
             "attempts_max": 5,
             "worker": "w",
             "key": provider_key(b"secret", row["tenant"], row["tool"], action_id),

@@ -52,6 +52,7 @@ def claim_and_count(ledger: Ledger, action_id: str) -> tuple[ClaimedAction, Over
         lease_s=60,
         key=uuid.uuid4().hex,
         key_version=1,
+        reach="",
         attempts_max=5,
         worker="w",
     )

@@ -143,7 +143,8 @@ def test_make_partitions_while_actions_run(rows: Rows, at_once: AtOnce) -> None:
             _propose_until_done(rows, agent, f"live{number}", f"s{step}")
             key = uuid.uuid4().hex
             action = claims.claim_if_ready(
-                worker, claims.WakeUp(ids[-1], 1), fence=uuid.uuid4(), lease_s=60.0, key=key, key_version=1, attempts_max=5,
+                worker, claims.WakeUp(ids[-1], 1), fence=uuid.uuid4(), lease_s=60.0, key=key, key_version=1, reach="",
+                attempts_max=5,
                 worker="w",
             )  # fmt: skip
             assert action is not None

@@ -50,7 +50,7 @@ UPDATABLE = {
     ("worker", "action"): "state fence ready_at lease_until quiet_from first_sent_at last_sent_at attempt_count"
     " not_sent_count in_doubt no_resend absent_count last_absent_at uncertain_since lookup_count next_lookup_at key"
     " key_version receipt result last_error_code last_error_field changed_by change_reason change_evidence"
-    " expected_resource_version",
+    " expected_resource_version reach",
     ("worker", "attempt"): "finished_at outcome code evidence receipt result",
     ("worker", "outbox"): "not_before publish_count",
     ("worker", "intake"): "taken_at action_id error_code error_path",
@@ -60,7 +60,7 @@ UPDATABLE = {
 
 HIDDEN_FROM_READERS = {
     "action": "arguments arguments_sha256 arguments_codec compensation receipt result once_key repeat_reason key key_version"
-    " fence edited_from expected_resource_version approval_id once_held last_absent_at last_error_field changed_by"
+    " reach fence edited_from expected_resource_version approval_id once_held last_absent_at last_error_field changed_by"
     " change_reason change_evidence correction",
     "attempt": "evidence receipt result",
     "intake": "arguments error_path",

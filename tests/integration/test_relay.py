@@ -148,7 +148,7 @@ def running(relay: Relay) -> Iterator[None]:
 def claim(ledger: Ledger, wake_up: WakeUp) -> bool:
     """Whether this wake-up lets a worker act: the number of claims is the number of effects."""
     claimed = claims.claim_if_ready(
-        ledger, wake_up, fence=uuid4(), lease_s=90, key=uuid4().hex, key_version=1, attempts_max=5, worker="w"
+        ledger, wake_up, fence=uuid4(), lease_s=90, key=uuid4().hex, key_version=1, reach="", attempts_max=5, worker="w"
     )
     return claimed is not None
 

@@ -116,6 +116,7 @@ class World:
             fence=uuid.uuid4(),
             lease_s=60,
             key=provider_key(b"secret", row["tenant"], row["tool"], row["action_id"]),
+            reach="",
             key_version=1,
             attempts_max=5,
             worker="w",

@@ -97,6 +97,7 @@ def test_an_account_s_address_is_the_one_that_counts(tmp_path: Path, house: str,
 token = "t"
 [providers.zendesk.accounts.eu]
 {eu} = "https://eu.example"
+token = "t2"
 tenants = ["acme"]
 """
     settings = load(tmp_path, table)
@@ -129,8 +130,12 @@ def test_an_http_tool_sends_the_account_s_own_secret(tmp_path: Path) -> None:
         ('[providers.stripe.accounts."a b"]\ntenants = ["x"]', "providers.stripe.accounts.a b"),
         ('[providers.stripe.accounts.us]\ntenant = ["x"]', "Did you mean tenants?"),
         ("[providers.stripe.accounts.us]\ntimeout_s = 3", "is no setting"),
+        ('[providers.stripe.accounts.us]\nbase_url = "https://us.example"', "needs a secret of its own"),
         ('[providers.jira]\nserver = "http://jira.example"\ntoken = "t0p"', "would be sent a secret in the clear"),
-        ('[providers.stripe.accounts.us]\nbase_url = "http://stripe.example"', "would be sent a secret in the clear"),
+        (
+            '[providers.stripe.accounts.us]\nbase_url = "http://stripe.example"\napi_key = "a"',
+            "would be sent a secret in the clear",
+        ),
         ('[providers.stripe.accounts.us]\napi_key = "a"\napi_key_file = "b"', "not both"),
     ],
 )

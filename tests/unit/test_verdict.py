@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from counterfoil.providers.contract import Contract
 from counterfoil.providers.outcomes import Absent, Finding, Found, Many, Rejected, Succeeded, Uncertain, Unknown
+from counterfoil.providers.reach import MOVED
 from counterfoil.reconciler.verdict import (
     ASK_LATER_MAX_S,
     IDEMPOTENCY_MISMATCH,
@@ -154,6 +155,17 @@ TABLE: dict[str, tuple[Claimed, Contract, Finding | None, Verdict]] = {
     "earned, attempts left": (seen_once(200, ago=9, attempt_count=2), EXACT, Absent(), Resend(ends_doubt=True)),
     "earned, last attempt": (seen_once(200, ago=9, **LAST), EXACT, Absent(), NotExecuted()),
     "earned, last attempt, person": (seen_once(200, ago=9, **LAST), SHY, Absent(), Person("absent")),
+    "sent elsewhere, found": (row(moved=True), EXACT, Found(RECEIPT), Settle(RECEIPT)),
+    "sent elsewhere, too early": (row(50, moved=True), EXACT, Absent(), AskLater("absent_too_early", 1, 0, None)),
+    "sent elsewhere, earned": (seen_once(200, ago=9, moved=True), EXACT, Absent(), Person(MOVED)),
+    "sent elsewhere, earned, no_resend": (
+        seen_once(200, ago=9, moved=True, no_resend=True),
+        EXACT,
+        Absent(),
+        Person(MOVED),
+    ),
+    "sent elsewhere, native key": (row(1, moved=True), NATIVE, Absent(), AskLater("absent_too_early", 1, 0, None)),
+    "sent elsewhere, no look-up": (row(1, moved=True), NATIVE_BLIND, None, Person(MOVED)),
     "earned, but no proof": (seen_once(200, ago=9), UNPROVED, Absent(), Person("absent")),
     "earned, but no proof, no_resend": (seen_once(200, ago=9, no_resend=True), UNPROVED, Absent(), Person("absent")),
     "earned, native": (seen_once(200, ago=9), NATIVE, Absent(), Resend(ends_doubt=True)),
@@ -269,6 +281,7 @@ def rows(draw: st.DrawFn) -> Claimed:
         lookup_count=draw(st.integers(0, 100)),
         late_receipt=draw(st.sampled_from([None, None, None, LATE])),
         last_error_code=draw(st.sampled_from([None, "http_504", IDEMPOTENCY_MISMATCH])),
+        moved=draw(st.sampled_from([False, False, True])),
     )
 
 
@@ -296,6 +309,7 @@ def test_promises(claimed: Claimed, contract: Contract, finding: Finding | None)
     match result:
         case Resend(ends_doubt):
             assert not claimed.no_resend
+            assert not claimed.moved
             assert claimed.attempt_count < claimed.attempts_max
             assert claimed.last_error_code != IDEMPOTENCY_MISMATCH
             assert ends_doubt == sure
@@ -311,6 +325,7 @@ def test_promises(claimed: Claimed, contract: Contract, finding: Finding | None)
         case NotExecuted():
             assert sure
             assert contract.absence_is_proof
+            assert not claimed.moved
             assert contract.on_absent == "not_executed"
         case Fail(code):
             assert (code == "absent" and sure and contract.absence_is_proof and claimed.no_resend) or finding == Found(

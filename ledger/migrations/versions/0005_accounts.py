@@ -7,7 +7,7 @@ from alembic import op
 revision = "0005"
 down_revision = "0004"
 
-_PARTS = ("0005_a_accounts.sql", "0005_b_webhooks.sql")
+_PARTS = ("0005_a_accounts.sql", "0005_b_webhooks.sql", "0005_c_reach.sql")
 
 
 def upgrade() -> None:

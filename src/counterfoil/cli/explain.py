@@ -266,6 +266,7 @@ _WHY = {
     "found_unsettled": "the provider holds it, and is not done with it yet",
     "absent": "it is proved that it was not done",
     "no_lookup": "the tool has no look-up, and no key that still answers",
+    "credentials_changed": "its credentials or address have changed since it was sent, so nobody can ask where it went",
     "idempotency_mismatch": "the provider knows its key with other parameters",
     "policy_mismatch": "the row is not what the worker's own tools and settings say that it should be",
     "approval_mismatch": "nobody has approved exactly what it says",

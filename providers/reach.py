@@ -1,0 +1,50 @@
+"""Decides whether two attempts go to the same place: a keyed digest of the address, login and secrets of a client's config.
+
+What was sent to one place can be found out, and repeated under its key, at no other: an empty look-up there proves nothing,
+and a repeat is a second effect. Whoever replaces a secret by another account's, changes an address, or rewrites the table of
+an HTTP tool, changes the place. A secret that was rotated within one account does, too: nobody can tell the two apart.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from hashlib import sha256
+from typing import Protocol, runtime_checkable
+
+REACH_CHARS = 16
+MOVED = "credentials_changed"
+"""The code of a row that was sent elsewhere than where one could ask, or repeat, now."""
+TUNING = frozenset(
+    {
+        *("timeout_s", "retry_after_cap_s", "read_lag_s"),
+        *("staging_transition", "staging_status", "queue_status"),
+        *("sender", "messaging_service", "reference", "target_arn", "role_arn"),
+    }
+)
+"""Fields of configs that say how, and not where or as whom."""
+
+
+@runtime_checkable
+class Reaching(Protocol):
+    """A config that says itself what a tool's requests depend on."""
+
+    def reach_of(self, tool: str) -> Mapping[str, object]:
+        """Values that JSON can hold."""
+        ...
+
+
+def reach_of(config: object, tool: str, secret: bytes) -> str:
+    """16 hex digits that tell nothing of what they were made of; "" where there is no config, as for a person's function."""
+    if config is None:
+        return ""
+    if isinstance(config, Reaching):
+        parts: Mapping[str, object] = config.reach_of(tool)
+    else:
+        assert is_dataclass(config)
+        assert not isinstance(config, type)
+        parts = {name: value for name, value in asdict(config).items() if name not in TUNING}
+    text = json.dumps(["cf1-reach", parts], sort_keys=True, ensure_ascii=True)
+    return hmac.new(secret, text.encode(), sha256).hexdigest()[:REACH_CHARS]
