@@ -39,7 +39,10 @@ from counterfoil.providers.slack.outcomes import (
     escaped,
     fallback_of,
     marked,
+    may_be_post,
+    may_be_schedule,
     metadata_of,
+    no_key,
     post_finding,
     posted_outcome,
     schedule_finding,
@@ -205,7 +208,12 @@ class SlackAdapter:
         place = _place(call.arguments)
         oldest = _ts(min(call.first_sent_at, self._since.get(place, call.first_sent_at)) - SKEW)
         found = self._reads.messages(*place, oldest=oldest)
-        return post_finding([each for each in found if carries(each, call.key)], call, self._reads.author())
+        ours = [each for each in found if carries(each, call.key)]
+        since = _ts(call.first_sent_at - SKEW)
+        doubtful = [each for each in found if each["ts"] > since and may_be_post(each, call)]
+        if not ours and any(self._reads.author().wrote(each) for each in doubtful):
+            return no_key()
+        return post_finding(ours, call, self._reads.author())
 
     def _find_schedule(self, call: Call) -> Finding:
         """Without a trace around its time it may be on its way: scheduled again it might be posted twice."""
@@ -213,7 +221,15 @@ class SlackAdapter:
         waiting, posted = self._waiting(about), self._posted(about)
         if not waiting and not posted and self._about_to_post(about):
             return Unknown("about_to_post")
+        if not waiting and not posted and self._is_unmarked(call):
+            return no_key()
         return schedule_finding(waiting, posted, call, self._reads.author())
+
+    def _is_unmarked(self, call: Call) -> bool:
+        """The list, which is of this app alone, shows what may be this call's without its mark."""
+        since = (call.first_sent_at or self._now()) - SKEW
+        listed = self._reads.scheduled(str(call.arguments["channel"]))
+        return any(may_be_schedule(each, call, since=since) for each in listed)
 
     def _find_unscheduled(self, call: Call, *, refused: bool = False) -> Finding:
         """Done only where the message waits no longer, was not posted and is not being posted just now.

@@ -62,6 +62,7 @@ _ANSWERED = frozenset({200, 400, 401, 403, 404, 413})
 
 _LINK = re.compile(r"<[a-z]+:[^<>|]*\|([^<>]*)>|<([a-z]+:[^<>|]*)>")
 _EMOJI_NAME = re.compile(r":[a-z0-9_+'-]+:")
+_MARK = re.compile(r"\[cf-[0-9a-f]{32}\]")
 _EMOJI_PARTS = frozenset("\ufe0f\u200d\u20e3\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
 
 
@@ -152,6 +153,25 @@ def marked(thing: Mapping[str, Any], key: str) -> bool:
     """This scheduled message, or the message that became of it, holds the mark of that key, in the text or a block's id."""
     in_blocks = any(block.get("block_id") == mark_of(key) for block in _blocks(thing))
     return bool(key) and (in_blocks or mark_of(key) in str(thing.get("text")))
+
+
+def may_be_post(message: Mapping[str, Any], call: Call) -> bool:
+    """The message has no key at all, and the words of this call. (It must be of this app and this time, too.)"""
+    metadata = message.get("metadata")
+    payload = metadata.get("event_payload") if isinstance(metadata, Mapping) else None
+    keyless = not isinstance(payload, Mapping) or payload.get(KEY) is None
+    return keyless and plain(str(message.get("text"))) == plain(escaped(str(call.arguments["text"])))
+
+
+def may_be_schedule(item: Mapping[str, Any], call: Call, *, since: datetime) -> bool:
+    """The scheduled message has no mark at all, is for the second that this call names, and was made since then."""
+    made, is_marked = _when(item.get("date_created")), _MARK.search(str(item.get("text"))) is not None
+    return not is_marked and str(item.get("post_at")) == str(seconds_of(call)) and (made is None or made >= since)
+
+
+def no_key() -> Found:
+    """What may be ours although it does not show our key: no absence, and a person's."""
+    return Found(Uncertain("no_key"), as_intended=False)
 
 
 def post_finding(ours: Sequence[Mapping[str, Any]], call: Call, author: Author) -> Finding:

@@ -261,6 +261,24 @@ def test_a_reply_is_no_thread(slack: SlackAdapter, sandbox: Sandbox) -> None:
     found(slack, post_call(sandbox, 1, thread_ts=parent))
 
 
+@pytest.mark.parametrize("metadata", [None, {"event_type": "counterfoil_action"}])
+def test_our_words_without_our_key_are_no_absence(slack: SlackAdapter, sandbox: Sandbox, metadata: Any) -> None:
+    """Whyever Slack shows no metadata: what this app has said at that time may be it, and is not said again."""
+    by_hand(
+        sandbox,
+        POST_MESSAGE,
+        TOKEN,
+        channel=CHANNEL,
+        text="Parcel 1182 was &lt;lost&gt; &amp; found",
+        metadata=metadata,
+    )
+    doubtful(slack, post_call(sandbox), "no_key")
+    assert find(slack, post_call(sandbox, text="Parcel 1183")) == Absent()
+    assert find(adapter_of(sandbox, "xoxb-2"), post_call(sandbox)) == Absent(), "another app's words"
+    sandbox.advance(400)
+    assert find(slack, post_call(sandbox)) == Absent(), "said before"
+
+
 def test_metadata_without_a_target(slack: SlackAdapter, sandbox: Sandbox) -> None:
     """Ours always says what it is about, so one that does not is not ours."""
     metadata = {"event_type": "x", "event_payload": {"counterfoil_key": f"{1:032x}"}}

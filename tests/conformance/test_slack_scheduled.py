@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from email.utils import formatdate
 
 import pytest
@@ -187,6 +188,21 @@ def test_nothing_is_concluded_while_it_may_be_posted(slack: SlackAdapter, sandbo
     never = schedule_call(sandbox, 2)
     sandbox.advance(3600 + 86_500)
     assert find(slack, never) == Absent()
+
+
+def test_a_list_that_shows_no_marks_is_no_absence(slack: SlackAdapter, sandbox: Sandbox) -> None:
+    """What this app has scheduled since, there and for that second, may be it, whatever text Slack lists for a block."""
+    schedule, later = schedule_call(sandbox), schedule_call(sandbox, 2, in_s=7200)
+    sent(slack, schedule)
+    [item] = by_hand(sandbox, LIST, TOKEN, channel=CHANNEL)["scheduled_messages"]
+    for text in ("Parcel 1182 was &lt;lost&gt; &amp; found", None):
+        listed = [{**item, "text": text}]
+        cut = {"ok": True, "scheduled_messages": listed, "response_metadata": {"next_cursor": ""}}
+        sandbox.slack.fault("answer", on=LIST, status=200, body=cut, times=3)
+        doubtful(slack, schedule, "no_key")
+        assert find(slack, later) == Absent(), "at another time"
+        earlier = replace(schedule, first_sent_at=datetime.fromtimestamp(sandbox.now() + 900, UTC))
+        assert find(slack, earlier) == Absent(), "scheduled before that"
 
 
 def test_a_list_without_the_mark(slack: SlackAdapter, sandbox: Sandbox) -> None:
