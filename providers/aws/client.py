@@ -15,6 +15,7 @@ from counterfoil.providers.aws.outcomes import (
     deletion_outcome,
     due_at,
     error_outcome,
+    group_of,
     name_of,
     schedule_finding,
     schedule_of,
@@ -64,11 +65,13 @@ class AwsAdapter:
 
     def fetch(self, call: Call, receipt: str, *, timeout_s: float) -> Finding:
         """The schedule at that address, which holds our key in its name."""
-        about = call.of.key if call.tool == "aws_unschedule" and call.of is not None else call.key
+        undoes = call.tool == "aws_unschedule" and call.of is not None
+        about = call.of.key if undoes and call.of is not None else call.key
+        group = group_of(call, self._config) if undoes else self._config.group
         named = ARN.fullmatch(receipt)
         if named is None:
             return Absent()
-        if named.groups() != (self._config.group, name_of(about)):
+        if named.groups() != (self._config.region, group, name_of(about)):
             return Unknown(OTHER_KEY)
         with self._transport.attempt(timeout_s=timeout_s, writes_max=0, request_s=self._config.timeout_s):
             finding = found_or_unknown(lambda: self._find(call), name=self._name)
@@ -100,30 +103,36 @@ class AwsAdapter:
     def _delete(self, call: Call) -> Outcome:
         if call.of is None:
             return NotSent("of_unresolved")
-        if self._read(call.of.key) is not None:
+        group = group_of(call, self._config)
+        if group is None:
+            return NotSent("other_region")
+        if self._read(call.of.key, group) is not None:
             finding = self._deleted(call, exists=True)
             if isinstance(finding, Found):
                 return finding.outcome
         # Also where it does not show (yet): the deletion itself says what is there.
-        self._client.delete_schedule(Name=name_of(call.of.key), GroupName=self._config.group, ClientToken=call.key)
+        self._client.delete_schedule(Name=name_of(call.of.key), GroupName=group, ClientToken=call.key)
         return self._unsure(no_body=True) or deletion_outcome(self._answered_at(), call)
 
     def _find(self, call: Call) -> Finding:
         if call.tool == "aws_schedule":
-            schedule = self._read(call.key)
+            schedule = self._read(call.key, self._config.group)
             return Absent() if schedule is None else schedule_finding(schedule, call, self._config)
         if call.of is None:
             return Unknown("of_unresolved")
-        return self._deleted(call, exists=self._read(call.of.key) is not None)
+        group = group_of(call, self._config)
+        if group is None:
+            return Unknown("other_region")
+        return self._deleted(call, exists=self._read(call.of.key, group) is not None)
 
     def _deleted(self, call: Call, *, exists: bool) -> Finding:
         answered, lag_s = self._answered_at(), self._config.read_lag_s
         return deletion_finding(exists=exists, answered=answered, call=call, lag_s=lag_s)
 
-    def _read(self, key: str) -> Mapping[str, Any] | None:
+    def _read(self, key: str, group: str) -> Mapping[str, Any] | None:
         """The schedule of that key's name; None only where AWS itself says that there is none. Raises for the rest."""
         try:
-            schedule: Mapping[str, Any] = self._client.get_schedule(Name=name_of(key), GroupName=self._config.group)
+            schedule: Mapping[str, Any] = self._client.get_schedule(Name=name_of(key), GroupName=group)
         except self._client.exceptions.ResourceNotFoundException:
             reply = self._answers.reply
             if reply is None or reply.status != 404 or reply.code != GONE:

@@ -30,7 +30,11 @@ from counterfoil.providers.outcomes import (
 )
 from counterfoil.providers.transport import answered_at, classify_exception, classify_status, retry_after_of
 
-ARN = re.compile(r"arn:aws[a-z-]*:scheduler:[a-z0-9-]+:[0-9]{12}:schedule/([\w.-]{1,64})/([\w.-]{1,64})", re.ASCII)
+ARN = re.compile(
+    r"arn:aws[a-z-]*:scheduler:([a-z0-9-]+):[0-9]{12}:schedule/([\w.-]{1,64})/([\w.-]{1,64})",
+    re.ASCII,
+)
+"""A schedule's address: its region, group and name."""
 GONE = "ResourceNotFoundException"
 
 _REFUSED: Mapping[str, str] = {
@@ -83,6 +87,15 @@ def name_of(key: str) -> str:
     return f"cf-{key}"
 
 
+def group_of(call: Call, config: AwsConfig) -> str | None:
+    """The group of the schedule that this call takes back: its receipt's, since the configured one may have changed since.
+    None where it was made in another region than is asked here."""
+    named = ARN.fullmatch(call.of.receipt) if call.of is not None and call.of.receipt else None
+    if named is None:
+        return config.group
+    return named[2] if named[1] == config.region else None
+
+
 def due_at(call: Call) -> datetime:
     """When the schedule of this call, or of the one that it undoes, is due."""
     arguments = call.of.arguments if call.of is not None else call.arguments
@@ -117,7 +130,7 @@ def schedule_of(call: Call, config: AwsConfig) -> dict[str, Any]:
 def created(arn: object, call: Call, config: AwsConfig) -> Succeeded | Uncertain:
     """A success needs the schedule's own address, in our group and under our name."""
     found = ARN.fullmatch(arn) if isinstance(arn, str) else None
-    if found is None or found.groups() != (config.group, name_of(call.key)):
+    if found is None or found.groups() != (config.region, config.group, name_of(call.key)):
         return Uncertain("malformed", evidence=type(arn).__name__)
     return Succeeded(found[0], {"id": found[0], "at": call.arguments["at"]})
 

@@ -225,6 +225,23 @@ def test_the_minute_in_which_it_is_due_is_too_late(aws: AwsAdapter, sandbox: San
     assert find(aws, lost) == Found(Uncertain("may_have_run"), as_intended=False)
 
 
+def test_a_schedule_is_deleted_where_it_was_made(aws: AwsAdapter, sandbox: Sandbox) -> None:
+    """The receipt names group and region: settings that have changed since make nobody look elsewhere and call it gone."""
+    call = call_of()
+    receipt = made(aws, call)
+    back = undo(call, receipt)
+    elsewhere = AwsAdapter(replace(config(sandbox), region="us-east-1"))
+    assert send(elsewhere, back) == NotSent("other_region")
+    assert find(elsewhere, back) == Unknown("other_region")
+    moved = AwsAdapter(replace(config(sandbox), group="new"))
+    assert find(moved, back) == Absent()
+    assert isinstance(moved.fetch(back, receipt, timeout_s=TIMEOUT_S), Absent)
+    assert send(moved, back) == Succeeded(receipt, {"id": receipt})
+    assert isinstance(find(moved, back), Found)
+    sandbox.advance(2 * 86_400)
+    assert (sandbox.count("schedules_deleted"), sandbox.count("schedule_calls")) == (1, 0)
+
+
 def test_nothing_in_a_note_is_a_placeholder(aws: AwsAdapter, sandbox: Sandbox) -> None:
     """AWS writes its own words for `<aws.scheduler.…>` in a target's input: none is there to be read, whatever was said."""
     note = "Look at <aws.scheduler.schedule-arn>"
