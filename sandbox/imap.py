@@ -24,6 +24,8 @@ _MESSAGE_BYTES_MAX = 1 << 20
 _COMMANDS_MAX = 1000
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|\(([^)]*)\)|(\S+)')
 _LITERAL = re.compile(r"\{(\d{1,9})\}$")
+_PARTIAL = re.compile(r"\[\]<(\d{1,9})\.(\d{1,9})>")
+"""From which byte on, and how many."""
 _ANYWHERE = ("CAPABILITY", "LOGIN", "LOGOUT", "NOOP")
 _SELECTED = ("UID SEARCH", "UID FETCH", "UID STORE", "UID EXPUNGE")
 _OPERATIONS = {
@@ -128,8 +130,8 @@ class _Session:
             case "UID SEARCH", [*undeleted, "HEADER", name, text] if undeleted in ([], ["UNDELETED"]):
                 found = mailbox.search(self.store, self.folder or "", name, text, marked=not undeleted)
                 return [" ".join(["* SEARCH", *map(str, found)])]
-            case "UID FETCH", [uid, _]:
-                return self._fetched(int(uid))
+            case "UID FETCH", [uid, what]:
+                return self._fetched(int(uid), _PARTIAL.search(what))
             case "UID STORE", [uid, _, flags] if self.writable:
                 mailbox.flag(self.store, self.folder or "", int(uid), flags.split())
                 return []
@@ -145,11 +147,15 @@ class _Session:
             case _:
                 raise _No("not such arguments, or not here")
 
-    def _fetched(self, uid: int) -> list[str]:
+    def _fetched(self, uid: int, partial: re.Match[str] | None) -> list[str]:
         for number, message in enumerate(mailbox.messages(self.store, self.folder or ""), 1):
             if message["uid"] == uid:
                 raw: str = message["raw"]
-                return [f"* {number} FETCH (UID {uid} BODY[] {{{len(raw)}}}\r\n{raw})"]
+                of = ""
+                if partial is not None:
+                    of, start = f"<{partial[1]}>", int(partial[1])
+                    raw = raw[start : start + int(partial[2])]
+                return [f"* {number} FETCH (UID {uid} BODY[]{of} {{{len(raw)}}}\r\n{raw})"]
         return []
 
     async def _append(self, tag: str, rest: str) -> None:

@@ -43,9 +43,12 @@ from counterfoil.providers.outcomes import (
 )
 
 RECEIPTS_MAX = 20
+HEAD_BYTES_MAX = 1 << 15
+"""Of a draft's headers; `email` may take minutes to take longer ones apart."""
 REMOVE_S = 5.0
 """How long the removal of a draft that was sent may take; the mail is out by then, and nothing depends on it."""
 _LINE_ENDS = re.compile(rb"\r\n|\r|\n")
+_BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _NO_FOLDER = "no_imap_server"
 
 
@@ -185,6 +188,9 @@ def says(raw: bytes, arguments: Mapping[str, Json]) -> bool:
 
     Mailboxes may write a message anew: other headers, another encoding. So its meaning is compared, not its bytes.
     """
+    end = _BLANK_LINE.search(raw)
+    if (end.start() if end else len(raw)) > HEAD_BYTES_MAX:
+        return False
     try:
         message = email.message_from_bytes(raw, policy=default)
         to = [address.addr_spec for header in message.get_all("To", []) for address in header.addresses]

@@ -18,8 +18,10 @@ from typing import Any
 from counterfoil.providers.email.config import ImapConfig
 from counterfoil.providers.email.cut import Cut
 
-REPLY_BYTES_MAX = 1 << 20
-"""Of all that a mailbox says in one session."""
+MESSAGE_BYTES_MAX = 1 << 20
+"""Of a message as it is read: more than any of ours has. What somebody has made larger is cut, and so is not what it was."""
+REPLY_BYTES_MAX = MESSAGE_BYTES_MAX + (1 << 16)
+"""Of all that a mailbox says to one command."""
 _OK, _NO = "OK", "NO"
 _Part = Any
 """A part of an answer, as imaplib gives it: None, bytes, or a pair of a head and its literal."""
@@ -88,8 +90,9 @@ class Mailbox:
         return numbers.decode("ascii").split()
 
     def read(self, uid: str) -> bytes:
-        """The whole message, without marking it as seen."""
-        answer = self._do("fetch", lambda: self._client.uid("FETCH", uid, "(BODY.PEEK[])"))
+        """The message, of which no more than `MESSAGE_BYTES_MAX`, without marking it as seen."""
+        part = f"(BODY.PEEK[]<0.{MESSAGE_BYTES_MAX}>)"
+        answer = self._do("fetch", lambda: self._client.uid("FETCH", uid, part))
         parts = [part for part in answer if isinstance(part, tuple)]
         wanted = re.compile(rb"UID %s\b" % uid.encode("ascii"), re.ASCII)
         said = b" ".join(each if isinstance(each, bytes) else each[0] for each in answer if each)
@@ -116,6 +119,7 @@ class Mailbox:
     def _do(self, step: str, ask: _Ask) -> list[_Part]:
         """One command's answer; Refused for NO and BAD, anything else that is not OK is NotUnderstood."""
         self._client.sock.settimeout(self._cut.left_s())
+        self._client.left_bytes = REPLY_BYTES_MAX
         try:
             status, answer = ask()
         except imaplib.IMAP4.abort:
@@ -147,11 +151,11 @@ def session(config: ImapConfig, cut: Cut, wrote: Wrote) -> Iterator[Mailbox]:
 
 
 class _Client(imaplib.IMAP4):
-    """imaplib's client over a connection that can be cut, which reads no more than `REPLY_BYTES_MAX`."""
+    """imaplib's client over a connection that can be cut, which reads no more than `left_bytes`."""
 
     def __init__(self, config: ImapConfig, cut: Cut) -> None:
         self._cut = cut
-        self._left_bytes = REPLY_BYTES_MAX
+        self.left_bytes = REPLY_BYTES_MAX
         self.before_last_byte: Callable[[], None] | None = None
         """Called before the last byte of the next command's literal is written, or of anything else that follows it."""
         self._commanded = False
@@ -161,16 +165,16 @@ class _Client(imaplib.IMAP4):
         return self._cut.connect(self.host, self.port)
 
     def read(self, size: int) -> bytes:
-        if size > self._left_bytes:
+        if size > self.left_bytes:
             raise self.abort("the answer is too large")
-        self._left_bytes -= size
+        self.left_bytes -= size
         return super().read(size)
 
     def readline(self) -> bytes:
-        line = self.file.readline(self._left_bytes + 1)
+        line = self.file.readline(self.left_bytes + 1)
         assert isinstance(line, bytes)
-        self._left_bytes -= len(line)
-        if self._left_bytes < 0:
+        self.left_bytes -= len(line)
+        if self.left_bytes < 0:
             raise self.abort("the answer is too large")
         return line
 
