@@ -98,7 +98,7 @@ class AwsAdapter:
         if due_at(call) <= call.first_sent_at:
             return Rejected("at_is_past", field="at")
         answer = self._client.create_schedule(ClientToken=call.key, **schedule_of(call, self._config))
-        return self._unsure() or created(answer.get("ScheduleArn"), call, self._config)
+        return self._unsure() or created(answer.get("ScheduleArn"), call, self._config, at=self._answered_at())
 
     def _delete(self, call: Call) -> Outcome:
         if call.of is None:

@@ -127,11 +127,14 @@ def schedule_of(call: Call, config: AwsConfig) -> dict[str, Any]:
     }
 
 
-def created(arn: object, call: Call, config: AwsConfig) -> Succeeded | Uncertain:
-    """A success needs the schedule's own address, in our group and under our name."""
+def created(arn: object, call: Call, config: AwsConfig, *, at: datetime | None) -> Succeeded | Uncertain:
+    """A success needs the schedule's own address, in our group and under our name, and to have been made before it was due:
+    what becomes of it later, AWS does not say. `at` is when it was made, by AWS's clock."""
     found = ARN.fullmatch(arn) if isinstance(arn, str) else None
     if found is None or found.groups() != (config.region, config.group, name_of(call.key)):
         return Uncertain("malformed", evidence=type(arn).__name__)
+    if at is not None and at >= due_at(call):
+        return Uncertain("made_late")
     return Succeeded(found[0], {"id": found[0], "at": call.arguments["at"]})
 
 
@@ -142,11 +145,13 @@ def schedule_finding(schedule: Mapping[str, Any], call: Call, config: AwsConfig)
     target = schedule.get("Target")
     same = same and isinstance(target, Mapping) and all(target.get(n) == v for n, v in wanted["Target"].items())
     about = schedule.get("Description")
+    at = made if isinstance(made, datetime) and made.tzinfo is not None else None
+    done = created(schedule.get("Arn"), call, config, at=at)
     return Found(
-        created(schedule.get("Arn"), call, config),
+        done,
         target=about if isinstance(about, str) else None,
-        created_at=made if isinstance(made, datetime) and made.tzinfo is not None else None,
-        as_intended=same,
+        created_at=at,
+        as_intended=same and done != Uncertain("made_late"),
     )
 
 

@@ -242,6 +242,18 @@ def test_a_schedule_is_deleted_where_it_was_made(aws: AwsAdapter, sandbox: Sandb
     assert (sandbox.count("schedules_deleted"), sandbox.count("schedule_calls")) == (1, 0)
 
 
+def test_a_schedule_that_was_made_after_its_time(aws: AwsAdapter, sandbox: Sandbox) -> None:
+    """A repeat may come so late; AWS does not say whether it then calls at once or never: it is a person's."""
+    due = datetime.fromtimestamp(sandbox.now(), UTC) + timedelta(seconds=90)
+    arguments = {**ARGUMENTS, "at": f"{due:%Y-%m-%dT%H:%M:%SZ}"}
+    call = call_of(arguments=arguments, first_sent_at=datetime.fromtimestamp(sandbox.now(), UTC))
+    sandbox.advance(300)
+    assert send(aws, call) == Uncertain("made_late")
+    finding = find(aws, call)
+    assert isinstance(finding, Found)
+    assert (finding.outcome, finding.as_intended) == (Uncertain("made_late"), False)
+
+
 def test_nothing_in_a_note_is_a_placeholder(aws: AwsAdapter, sandbox: Sandbox) -> None:
     """AWS writes its own words for `<aws.scheduler.…>` in a target's input: none is there to be read, whatever was said."""
     note = "Look at <aws.scheduler.schedule-arn>"
