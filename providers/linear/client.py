@@ -222,11 +222,17 @@ class LinearAdapter:
         return self._find(call) if named else Unknown(OTHER_KEY)
 
     def _about(self, call: Call) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """The issue that this call closes, by the receipt of its opening or the id that this gave it; our comment on it."""
+        """The issue that this call closes, by the receipt of its opening or the id that this gave it; our comment on it.
+
+        An identifier may name another issue by now: a team's key can be given up and taken by another team.
+        """
         if call.of is None:
             return None, None
         issue, comment = self._reads.issue(call.of.receipt or id_of(call.of.key), comment=id_of(call.key))
-        if not call.of.receipt and not carries(issue["description"], call.of.key):
+        by_id = call.of.receipt and issue["id"] == id_of(
+            call.of.key
+        )  # an id that no receipt confirms may be another hand's
+        if not by_id and not carries(issue["description"], call.of.key):
             return None, None
         return issue, comment
 

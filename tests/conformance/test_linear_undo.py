@@ -13,6 +13,7 @@ from tests.conformance.linear_world import (
     about,
     adapter_of,
     call_of,
+    change,
     closes,
     find,
     hand,
@@ -112,6 +113,18 @@ def test_closing_what_is_in_the_trash_or_unknown(linear: LinearAdapter, sandbox:
     assert linear.send(unmade, timeout_s=TIMEOUT_S) == NotSent("of_unresolved")
     assert find(linear, unmade) == Unknown("of_unresolved")
     assert sandbox.requests("linear", UPDATE) == []
+
+
+def test_a_receipt_that_names_another_issue_by_now(linear: LinearAdapter, sandbox: Sandbox) -> None:
+    """Teams change their keys, and others take them: what the identifier names must be what we made, also when edited."""
+    sent(linear, CREATES)
+    theirs = make(sandbox, title="Theirs", description="Not ours.")
+    close = closes(2, theirs)
+    assert linear.send(close, timeout_s=TIMEOUT_S) == NotSent("of_unresolved")
+    assert find(linear, close) == Unknown("of_unresolved")
+    assert state_of(sandbox, theirs) == "Backlog"
+    change(sandbox, "SUP-1", description="Without our mark.")
+    assert sent(linear, closes(3, "SUP-1")) == "SUP-1"
 
 
 @pytest.mark.parametrize("fault", [None, "504_after_commit", "504_before_commit"])
