@@ -51,18 +51,20 @@ class Config:
     """The same of Resend."""
     imap_uidplus: bool = True
     """Whether the mailbox can remove one message by its number."""
+    imap_search: Literal["part", "whole"] = "part"
+    """What a header must hold to be found: the text that is searched for, as the standard says, or nothing else than that."""
     resend_tags: Literal["shown", "hidden"] = "shown"
     """Whether a mail that is read shows its tags; Resend's own clients call them optional."""
     refund_pending_s: float = 0.0
     """How long a refund at Stripe is pending before it has succeeded."""
     jira_deployment: Literal["cloud", "data_center"] = "cloud"
     """Data Center has the older search, with an index of its own on each of two nodes, and other logins."""
-    twilio_status: TwilioStatus = "delivered"
-    """What has become of a text when somebody asks; an answer to its creation is always earlier than that."""
     slack_history: Literal["full", "limited"] = "full"
     """`limited`: 15 messages a reading and one reading a minute, as apps get that are sold outside Slack's Marketplace."""
     slack_shared: tuple[str, ...] = ()
     """The Slack channels that another company is in, too."""
+    twilio_status: TwilioStatus = "delivered"
+    """What has become of a text when somebody asks; an answer to its creation is always earlier than that."""
     aws_tokens: Literal["kept", "forgotten"] = "kept"
     """What AWS's scheduler does with the client tokens that it has seen; how long it keeps them, it does not say."""
     hold_s: float = 7 * 24 * 3600.0
@@ -121,13 +123,14 @@ class Config:
                 | ("zendesk_in_flight", "conflict" | "execute")
                 | ("linear_duplicate_id", "error" | "overwrite" | "second")
                 | ("resend_tags", "shown" | "hidden")
+                | ("imap_search", "part" | "whole")
                 | ("slack_history", "full" | "limited")
             ):
                 return value
-            case "slack_shared", [*channels] if all(isinstance(channel, str) for channel in channels):
-                return tuple(channels)
             case "twilio_status", str() if value in get_args(TwilioStatus):
                 return value
+            case "slack_shared", [*channels] if all(isinstance(channel, str) for channel in channels):
+                return tuple(channels)
             case "imap_uidplus", bool():
                 return value
             case (("projects" | "linear_teams"), [*keys]) if keys and all(isinstance(key, str) for key in keys):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import email
+import operator
 import re
+from collections.abc import Callable
 from email.policy import default
 
 from counterfoil.sandbox.store import Store
@@ -35,8 +37,9 @@ def messages(store: Store, folder: str) -> list[Json]:
 def search(store: Store, folder: str, name: str, text: str, *, marked: bool) -> list[int]:
     """The numbers of the messages whose header `name` contains `text`, upper and lower case alike, with or without those
     that are marked as deleted."""
+    fits: Callable[[str, str], bool] = operator.contains if store.config.imap_search == "part" else operator.eq
     looked_at = [m for m in messages(store, folder) if marked or "\\Deleted" not in m["flags"]]
-    return [m["uid"] for m in looked_at if text.lower() in header(m["raw"], name).lower()]
+    return [m["uid"] for m in looked_at if fits(header(m["raw"], name).lower(), text.lower())]
 
 
 def flag(store: Store, folder: str, uid: int, flags: list[str]) -> Json | None:

@@ -49,6 +49,7 @@ REMOVE_S = 5.0
 """How long the removal of a draft that was sent may take; the mail is out by then, and nothing depends on it."""
 _LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 _BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_MESSAGE_ID = re.compile(r"<cf-[0-9a-f]{32}@[A-Za-z0-9.-]+>")
 _NO_FOLDER = "no_imap_server"
 
 
@@ -64,7 +65,7 @@ class Drafts:
 
         def act(mailbox: Mailbox, folder: str) -> Outcome:
             mailbox.open(folder, to_change=False)
-            there = mailbox.find(_search_of(call.key))
+            there = mailbox.find(_ids_of(call.key, receipt))
             if len(there) > 1:
                 return Uncertain("many_found")
             if there:
@@ -83,7 +84,7 @@ class Drafts:
 
         def act(mailbox: Mailbox, folder: str) -> Outcome:
             mailbox.open(folder, to_change=True)
-            there = mailbox.find(_search_of(of.key))
+            there = mailbox.find(_ids_of(of.key, receipt))
             if len(there) > 1:
                 return Rejected("many_drafts")
             if there and not mailbox.removes_one:
@@ -101,7 +102,7 @@ class Drafts:
             return
         with suppress(Exception), Cut(min(REMOVE_S, timeout_s)) as cut, session(imap, cut, Wrote()) as mailbox:
             mailbox.open(imap.folder, to_change=True)
-            there = mailbox.find(_search_of(of.key), marked=False)
+            there = mailbox.find(_ids_of(of.key, self._receipt(of)), marked=False)
             if len(there) == 1 and mailbox.removes_one:
                 unchanged = _version_of(mailbox.read(there[0])).text == call.expected_version
                 if unchanged:  # what somebody wrote into it meanwhile is theirs
@@ -139,7 +140,8 @@ class Drafts:
     def _version(self, imap: ImapConfig, cut: Cut, of: Of, *, is_new: bool) -> Reading:
         with session(imap, cut, Wrote()) as mailbox:
             mailbox.open(imap.folder, to_change=False)
-            there = mailbox.find(_search_of(of.key), marked=False)  # which a mail program may leave of what it has sent
+            # What is marked as deleted a mail program may leave of a draft that somebody has sent by hand.
+            there = mailbox.find(_ids_of(of.key, self._receipt(of)), marked=False)
             if len(there) != 1:
                 return Unreadable("many_drafts" if there else "no_draft")
             raw = mailbox.read(there[0])
@@ -150,13 +152,15 @@ class Drafts:
             if call.of is None:
                 return Unknown("of_unresolved")
             receipt = self._receipt(call.of)
-            return Absent() if mailbox.find(_search_of(call.of.key)) else Found(Succeeded(receipt, {"id": receipt}))
-        there = mailbox.find(_search_of(call.key))
+            return (
+                Absent() if mailbox.find(_ids_of(call.of.key, receipt)) else Found(Succeeded(receipt, {"id": receipt}))
+            )
+        receipt = message_id_of(call.key, self._config.domain)
+        there = mailbox.find(_ids_of(call.key, receipt))
         if len(there) > 1:
             return Many(tuple(there[:RECEIPTS_MAX]))
         if not there:
             return Absent()
-        receipt = message_id_of(call.key, self._config.domain)
         found = _found(mailbox.read(there[0]), call.arguments, receipt)
         return Found(found, as_intended=isinstance(found, Succeeded))
 
@@ -180,7 +184,9 @@ class Drafts:
             return judged_send(attempt, judge, wrote=lambda: wrote.yes, name=lambda exc: _name(exc, cut))
 
     def _receipt(self, of: Of) -> str:
-        return of.receipt or message_id_of(of.key, self._config.domain)
+        """The draft's Message-ID, as it was recorded where it was."""
+        recorded = of.receipt is not None and _MESSAGE_ID.fullmatch(of.receipt)
+        return str(of.receipt) if recorded else message_id_of(of.key, self._config.domain)
 
 
 def says(raw: bytes, arguments: Mapping[str, Json]) -> bool:
@@ -225,9 +231,10 @@ def _refusal(refused: Refused) -> NotSent | Rejected:
     return Rejected(refused.code, retryable=refused.answer == "no")
 
 
-def _search_of(key: str) -> str:
-    """What a Message-ID of that key holds, whatever the domain was then."""
-    return f"<cf-{key}@"
+def _ids_of(key: str, receipt: str) -> tuple[str, str]:
+    """What finds the key's draft: all of its Message-ID, without which some mailboxes (iCloud's, Yandex's) find nothing; and
+    what every Message-ID of the key holds, whatever the domain was then."""
+    return receipt, f"<cf-{key}@"
 
 
 def _plain(text: str) -> str:

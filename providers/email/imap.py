@@ -10,7 +10,7 @@ import imaplib
 import re
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -77,10 +77,14 @@ class Mailbox:
         client.before_last_byte = self._write
         self._do("append", lambda: client.append(_quoted(folder), r"(\Draft)", "", message))
 
-    def find(self, message_id_part: str, *, marked: bool = True) -> list[str]:
-        """The uids of the messages in whose Message-ID the text occurs, with or without those that are marked as deleted;
-        complete, or an exception."""
-        words = (*(() if marked else ("UNDELETED",)), "HEADER", "Message-ID", _quoted(message_id_part))
+    def find(self, ids: Iterable[str], *, marked: bool = True) -> list[str]:
+        """The uids of the messages whose Message-ID is, or contains, one of these texts, with or without those that are
+        marked as deleted; complete, or an exception."""
+        found = [uid for text in ids for uid in self._search("HEADER", "Message-ID", _quoted(text), marked=marked)]
+        return list(dict.fromkeys(found))
+
+    def _search(self, *words: str, marked: bool) -> list[str]:
+        words = words if marked else ("UNDELETED", *words)
         answer = self._do("search", lambda: self._client.uid("SEARCH", *words))
         if answer == [None]:
             raise NotUnderstood

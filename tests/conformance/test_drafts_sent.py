@@ -100,6 +100,43 @@ def test_a_mailbox_that_cannot_remove_one_message(drafting: Drafting, sandbox: S
     assert sandbox.count("imap_drafts_open") == 1
 
 
+def test_a_mailbox_that_finds_whole_ids_only(drafting: Drafting, person: MailProgram, sandbox: Sandbox) -> None:
+    """iCloud and Yandex find a Message-ID by all of it and by no part: a draft is found there as well, so it is not made
+    twice, and is not called gone while it is there."""
+    sandbox.config(imap_search="whole")
+    assert drafting.find() == Absent()
+    assert drafting.send() == drafting.send() == Succeeded(RECEIPT, {"id": RECEIPT})
+    assert sandbox.count("imap_drafts") == 1
+    assert drafting.find() == Found(Succeeded(RECEIPT, {"id": RECEIPT}))
+    assert isinstance(drafting.read(), Version)
+    assert drafting.find(discarding()) == Absent()
+    elsewhere = {"sender": "shop@example.net"}
+    assert isinstance(drafting.read(**elsewhere), Version), (
+        "by the Message-ID that it was given, whatever is configured now"
+    )
+    assert drafting.send(discarding(), **elsewhere) == Succeeded(RECEIPT, {"id": RECEIPT})
+    assert sandbox.count("imap_drafts_open") == 0
+
+
+def test_a_draft_of_another_sender(drafting: Drafting, sandbox: Sandbox) -> None:
+    """The sender's domain was changed while the answer was away: it is the same draft, by the key alone."""
+    sandbox.imap.fault("drop", on="appended", commit=True)
+    assert isinstance(drafting.send(), Uncertain)
+    assert isinstance(drafting.find(sender="shop@example.net"), Found)
+    assert isinstance(drafting.send(sender="shop@example.net"), Succeeded)
+    assert sandbox.count("imap_drafts") == 1
+
+
+@pytest.mark.parametrize("receipt", ['<cf-x@y">\r\nZ LOGOUT', "<cf-é@example.org>", "pi_1"])
+def test_a_receipt_that_is_no_message_id(drafting: Drafting, sandbox: Sandbox, receipt: str) -> None:
+    """Whoever has written it: nothing of it is said to the mailbox, and the draft is found by the key."""
+    drafting.send()
+    of = replace(of_draft(), receipt=receipt)
+    assert isinstance(drafting.read(replace(sending(), of=of)), Version)
+    assert isinstance(drafting.send(replace(discarding(), of=of)), Succeeded)
+    assert sandbox.count("imap_drafts_open") == 0
+
+
 def test_sending_a_draft(drafting: Drafting, sandbox: Sandbox) -> None:
     """One mail, of the draft's words under a key of its own; the draft is gone then."""
     drafting.send()
