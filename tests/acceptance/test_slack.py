@@ -94,6 +94,26 @@ def test_a_scheduled_message_posts_once(world: World, approved: Any, fault: str 
     assert world.sandbox.count("slack_messages") == 1
 
 
+@pytest.mark.parametrize("minutes", [6, 9])
+@pytest.mark.parametrize(("fault", "messages"), [("504_after_commit", 1), ("504_before_commit", 0)])
+def test_a_lost_answer_just_before_its_time(
+    world: World, approved: Any, configure: Any, minutes: int, fault: str, messages: int
+) -> None:
+    """However little time there is to find out, and however late Slack shows it: no second message, and the row ends."""
+    configure("slack", lookup_lag_s=60)
+    world.sandbox.config(search_lag_s={"slack": 50})
+    world.sandbox.slack.fault(fault, on=SCHEDULE)
+    approved("slack_schedule", post_at=later(world, minutes=minutes))
+    world.settle()
+    world.advance(2 * 86_400)
+    world.settle()
+    [state] = world.states().values()
+    posted = world.sandbox.count("slack_messages")
+    assert posted == world.sandbox.count("slack_scheduled")
+    assert (state, posted) in [("succeeded", 1), ("permanent_failure", 0)]
+    assert posted >= messages
+
+
 @pytest.mark.parametrize("fault", [None, "504_after_commit", "504_before_commit"])
 def test_an_unwind_takes_it_back(world: World, approved: Any, unwind: Any, fault: str | None) -> None:
     """Before its time a scheduled message is deleted once, without a person, and is never posted."""
