@@ -202,8 +202,11 @@ def test_a_secret_is_replaced_in_its_file(hooks: Hooks) -> None:
 
 def test_what_is_not_served(hooks: Hooks) -> None:
     """Providers without a secret or without events, other paths and methods; health says that the process runs."""
-    for path in ("linear", "email", "", "stripe/x", "healthz", "..%2fstripe"):
+    for path in ("linear", "email", "", "stripe/x", "healthz", "..%2fstripe", "STRIPE"):
         assert requests.post(f"{hooks.url}/{path}", timeout=20).status_code == 404, path
+    for path in ("stripe/", "stripe%2f", "healthz/"):  # no redirect, which would go to whatever host the sender names
+        answer = requests.post(f"{hooks.url}/{path}", headers={"Host": "x.example"}, allow_redirects=False, timeout=20)
+        assert answer.status_code == 404, path
     for method in ("GET", "PUT", "DELETE", "OPTIONS"):
         assert requests.request(method, f"{hooks.url}/stripe", timeout=20).status_code == 405
     assert requests.get(f"{hooks.url}/healthz", timeout=20).text == "ok\n"

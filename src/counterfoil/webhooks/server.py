@@ -56,7 +56,9 @@ def app(
         return await _heard(listener, request)
 
     routes = [Route("/healthz", _healthy, methods=["GET"]), Route("/{provider}", hear, methods=["POST"])]
-    return Starlette(routes=routes, lifespan=lifespan)
+    made = Starlette(routes=routes, lifespan=lifespan)
+    made.router.redirect_slashes = False  # a redirect would go to the host that the sender has named
+    return made
 
 
 def serve(settings: Settings, *, database: str, host: str, port: int, ready: Callable[[str, int], None]) -> None:
