@@ -86,6 +86,7 @@ STRIPE = Provider(
         Route("POST", "/v1/refunds", "refunds.create", refunds.create),
         Route("GET", "/v1/refunds", "refunds.list", refunds.list_all),
         Route("GET", "/v1/refunds/{id}", "refunds.retrieve", refunds.retrieve),
+        Route("POST", "/v1/refunds/{id}", "refunds.update", refunds.update),
         Route("GET", "/v1/events", "events.list", list_events),
         Route("GET", "/v1/charges/{id}", "charges.retrieve", _retrieve_charge),
         Route("*", "/{tail:.*}", "unknown", _not_found),

@@ -72,6 +72,17 @@ def retrieve(store: Store, request: Request) -> Reply:
     return Reply(200, _settled(store, refund))
 
 
+def update(store: Store, request: Request) -> Reply:
+    """Only the metadata of a refund can be changed."""
+    only(request.body, frozenset({"metadata"}))
+    refund = store.get(REFUND, request.match["id"], account=request.account)
+    if refund is None:
+        raise missing("refund", request.match["id"])
+    refund["metadata"] = metadata(request.body, refund["metadata"])
+    store.put(REFUND, refund["id"], refund, account=request.account, parent=refund["payment_intent"])
+    return Reply(200, refund)
+
+
 def list_all(store: Store, request: Request) -> Reply:
     query = request.query
     only(query, frozenset({"payment_intent", "charge", "created", "limit", "starting_after", "expand"}))

@@ -15,6 +15,7 @@ from counterfoil.providers.outcomes import Absent, Finding, Found, Many, Rejecte
 from counterfoil.providers.sanitise import clean_id
 from counterfoil.providers.stripe.outcomes import (
     CAPTURED_ELSEWHERE,
+    UNMARKED,
     amount_received,
     authorization_outcome,
     cancel_outcome,
@@ -23,9 +24,10 @@ from counterfoil.providers.stripe.outcomes import (
     error_code,
     found,
     is_ours,
+    may_be_ours,
     refund_outcome,
 )
-from counterfoil.providers.stripe.reads import StripeReads
+from counterfoil.providers.stripe.reads import SKEW, StripeReads
 
 RECEIPTS_MAX = 20
 OBJECTS_MAX = 5
@@ -90,7 +92,7 @@ class StripeLookups:
         if first.of is None:
             charges = first.tool == "stripe_authorize"
             items = self._reads.payments(first.arguments["customer"], since=_since(group), charges=charges)
-            return {call.action_id: _finding(call, items) for call in group}
+            return {call.action_id: _listed_finding(call, items) for call in group}
         intent = self.intent_of(first)
         if intent is None:
             return {call.action_id: Unknown("of_unresolved") for call in group}
@@ -98,7 +100,7 @@ class StripeLookups:
             item = self._reads.intent(intent)
             return {call.action_id: _hold_finding(call, item) for call in group}
         items = self._reads.refunds(intent)
-        return {call.action_id: _finding(call, items) for call in group}
+        return {call.action_id: _listed_finding(call, items) for call in group}
 
     def _find_elsewhere(self, calls: Sequence[Call]) -> dict[str, Finding]:
         """By the events since the earliest send, then, for what can be searched, by the index. Never Absent."""
@@ -137,6 +139,16 @@ class StripeLookups:
 def kind_of(call: Call) -> str:
     """The kind of object that the call makes or changes."""
     return "refund" if call.tool == "stripe_refund" else "payment_intent"
+
+
+def _listed_finding(call: Call, items: Sequence[Mapping[str, object]]) -> Finding:
+    """What a whole list says; where one of it may have lost our key, no further look-up will tell: a person decides."""
+    finding = _finding(call, items)
+    if not isinstance(finding, Absent) or call.first_sent_at is None:
+        return finding
+    kind, since = kind_of(call), call.first_sent_at - SKEW
+    doubted = any(may_be_ours(item, call, kind=kind, since=since) for item in items)
+    return Found(UNMARKED, as_intended=False) if doubted else finding
 
 
 def _finding(call: Call, items: Iterable[Mapping[str, object]]) -> Finding:

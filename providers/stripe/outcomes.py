@@ -18,6 +18,7 @@ KEY = "counterfoil_key"
 CAPTURE_KEY = "counterfoil_capture_key"
 """Beside the authorisation's own key: the request that captures writes it, so whoever captured otherwise did not."""
 CAPTURED_ELSEWHERE = Uncertain("captured_elsewhere")
+UNMARKED = Uncertain("unmarked_payment")
 ORDER = "counterfoil_order"
 FIELDS = ("id", "status", "amount", "currency")
 CODE_CHARS_MAX = 64
@@ -29,6 +30,8 @@ _ALREADY_DONE = {
     "payment_intent_unexpected_state": "unexpected_state",
 }
 """Refusals of a counter-action or capture that only a look-up can tell from our own earlier success."""
+_MOVES = ("succeeded", "processing", "requires_capture", "pending", "requires_action")
+"""Statuses of payments and refunds that moved money, hold it, or are about to."""
 _AMOUNTS = ("amount", "amount_received", "amount_capturable")
 _LAPSED = ("automatic", "expired")
 """A PaymentIntent's `cancellation_reason` when nobody captured the hold in time."""
@@ -133,6 +136,22 @@ def is_ours(item: object, *, kind: str, key: str) -> bool:
         return False
     metadata = item.get("metadata")
     return isinstance(metadata, Mapping) and metadata.get(KEY) == key
+
+
+def may_be_ours(item: Mapping[str, object], call: Call, *, kind: str, since: datetime) -> bool:
+    """`item` carries nobody's key, and moved or holds just the money that this call is about since it was sent.
+
+    Anybody may take our key off a payment: in the Dashboard, or by an update that empties its metadata.
+    """
+    metadata, created, wanted = item.get("metadata"), item.get("created"), call.arguments
+    if item.get("object") != kind or item.get("status") not in _MOVES:
+        return False
+    if isinstance(metadata, Mapping) and (KEY in metadata or metadata.get(ORDER, call.target) != call.target):
+        return False
+    if isinstance(created, int) and datetime.fromtimestamp(created, UTC) < since:
+        return False
+    stated = ((item.get("amount"), wanted.get("amount_minor")), (item.get("currency"), wanted.get("currency")))
+    return all(ours is None or theirs == ours for theirs, ours in stated)
 
 
 def found(item: Mapping[str, object], outcome: Succeeded | Rejected | Uncertain) -> Found:
