@@ -120,7 +120,8 @@ class Control:
         rule = Rule.from_json(posted)
         known = [(p.name, operation) for p in self.providers for route in p.routes for operation in route.operations]
         if not any(rule.selects(provider, operation) for provider, operation in known):
-            names = ", ".join(sorted({f"{provider} {operation.operation}" for provider, operation in known}))
+            own = {(provider, operation) for provider, operation in known if provider == rule.provider} or set(known)
+            names = ", ".join(sorted({f"{provider} {operation.operation}" for provider, operation in own}))
             raise ValueError(f"no such operation: {rule.provider} {rule.operation}. Operations: {names}.")
         self.gateway.rules.rules.append(rule)
         return rule.to_json()

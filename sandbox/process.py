@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterfoil.sandbox.client import Sandbox
+from counterfoil.sandbox.client import Sandbox, SandboxError
 
 _STOP_S = 10.0
 
@@ -62,7 +62,7 @@ def start(data: Path, *, port: int = 0, providers: Sequence[str] = ()) -> Sandbo
     words = child.stdout.readline().decode().split()
     if not words:
         child.wait()
-        raise RuntimeError(f"the sandbox did not start (exit code {child.returncode}); its error is above")
+        raise SandboxError(f"the sandbox did not start (exit code {child.returncode}); its error is above")
     return SandboxProcess(child, Sandbox(words[-1]))
 
 

@@ -65,6 +65,7 @@ def parcel(adapter: type[liars.Honest] = liars.Honest, **declared: Any) -> Subje
 HONEST, FORGETS = parcel(), parcel(liars.ForgetsTheKey)
 """For the command line's test, which names them."""
 LOST = replace(HONEST, after="another")
+NO_DOUBLE = replace(HONEST, double="tests.conformance.doubles:NOTHING")
 
 LIES: list[tuple[type[liars.Honest], str, str | int | None, str]] = [
     (liars.TriesAgain, "fault", "504_after_commit", "one_request"),
@@ -227,6 +228,7 @@ def test_a_person_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: py
         ("tests.conformance.doubles:NOTHING", "module:NAME"),
         ("nonsense", "module:NAME"),
         ("tests.conformance.test_grades:LOST", "`after` must be a Subject"),
+        ("tests.conformance.test_grades:NO_DOUBLE", "the sandbox did not start"),
     ],
 )
 def test_a_subject_that_is_none_is_a_mistake_of_the_caller(
@@ -272,6 +274,8 @@ def test_a_subject_says_how_it_reaches_the_sandbox(parcels: Sandbox) -> None:
         grade(replace(parcel(), operation="parcels.book"), parcels)
     with pytest.raises(ArgumentError):
         grade(replace(parcel(), arguments={"order_id": 1}), parcels)
+    with pytest.raises(ValueError, match="counted as 'parcel' of 'parcels', and the subject waits for 'parcl' of"):
+        grade(replace(parcel(), effect="parcl"), parcels)
 
 
 def test_an_adapter_alone_is_graded_by_its_lookup(parcels: Sandbox) -> None:

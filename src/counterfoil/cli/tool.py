@@ -64,7 +64,7 @@ def list_tools(
 
 @app.command()
 def check(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[TOOL]...", help="Only these; default all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="TOOL", help="Only these; default all.")] = None,
     json_: AsJson = False,
     config: ConfigPath = None,
 ) -> None:
@@ -94,7 +94,7 @@ def check(
 def grade_tools(
     subjects: Annotated[
         list[str],
-        typer.Argument(metavar="SUBJECT...", help="module:NAME of a counterfoil.testing.Subject, or of several."),
+        typer.Argument(metavar="SUBJECT", help="module:NAME of a counterfoil.testing.Subject, or of several."),
     ],
     json_: AsJson = False,
 ) -> None:

@@ -14,7 +14,7 @@ from counterfoil.providers.contract import Contract, Grade
 from counterfoil.sandbox.client import Sandbox, SandboxError
 from counterfoil.testing.matrix import CHECKS, Check
 from counterfoil.testing.measures import MEASUREMENTS, Measurement, lags
-from counterfoil.testing.stage import Violation, check_subject, staged
+from counterfoil.testing.stage import Violation, check_counted, check_subject, staged
 from counterfoil.testing.subject import Subject
 
 Progress = Callable[[int, int, str], None]
@@ -92,8 +92,8 @@ def grade(subject: Subject, sandbox: Sandbox | None = None, *, progress: Progres
     The subject names the tool (or the adapter: `Subject(adapter=…)`), how it is called and where the sandbox counts its
     effect; an adapter alone would not say that. `sandbox` is emptied before each step; without one, a sandbox with the
     subject's `double` runs for the time of the grade. Some 60 steps, a few seconds; never raises for what an adapter does.
-    For the subject's own mistakes it does: ValueError (how the tool reaches the sandbox, what comes before), ArgumentError
-    (its arguments), SandboxError (an operation that its double does not have).
+    For the subject's own mistakes it does: ValueError (how the tool reaches the sandbox, what comes before, an effect that
+    is counted under another name), ArgumentError (its arguments), SandboxError (no such double, or no such operation of it).
     """
     with _given_or_running(subject, sandbox) as world:
         return _Grading(subject, world, progress).report(CHECKS)
@@ -136,6 +136,8 @@ class _Grading:
     def report(self, checks: tuple[Check, ...]) -> Report:
         subject, contract = self.subject, self.subject.contract
         check_subject(subject, self.sandbox)
+        if checks:
+            check_counted(subject, self.sandbox)
         measurements = [measurement for measurement in MEASUREMENTS if measurement.needed(subject)]
         self.steps = sum(len(cases_of(check, subject)) for check in checks) + len(measurements) + contract.lookup
         for check in checks:

@@ -136,6 +136,23 @@ def check_subject(subject: Subject, sandbox: Sandbox) -> None:
     raise ValueError(f"{subject}: `after` must be a Subject, at most {EARLIER_MAX} deep")
 
 
+def check_counted(subject: Subject, sandbox: Sandbox) -> None:
+    """Raises ValueError where a call is done and counted under another name than the subject's: no effect would be seen."""
+    stage = staged(subject, sandbox)
+    before = sandbox.effects()
+    try:
+        if not isinstance(stage.send(), Succeeded) or stage.effects():
+            return
+    except Exception:  # noqa: BLE001 - an adapter's code: the checks tell what it raises
+        return
+    counted = sorted({f"{effect.kind!r} of {effect.provider!r}" for effect in sandbox.effects()[len(before) :]})
+    if counted:
+        raise ValueError(
+            f"{subject}: a call is counted as {', '.join(counted)}, and the subject waits for {subject.effect!r} of"
+            f" {subject.provider!r}; the double says both: store.record_effect(PROVIDER, KIND, …)"
+        )
+
+
 def lagging(subject: Subject, sandbox: Sandbox, lag_s: float) -> None:
     """Lets every index of the sandbox lag by this from now on."""
     sandbox.config(search_lag_s=dict.fromkeys([*Config().search_lag_s, subject.provider], lag_s))

@@ -110,6 +110,7 @@ class Subject:
             raise ValueError(f"{self.name}: give `adapter=`, a function of the sandbox that makes its client")
         if self.address is None:
             raise ValueError(f"{self.name}: give `address=`, where the tool has the base address of its API")
+        _place_of(self.address)
         return _Placed(adapter_of(with_functions(spec)), self.address, sandbox.provider(self.provider).url)
 
 
@@ -138,20 +139,35 @@ _STANDING: dict[str, list[object]] = {}
 
 @contextmanager
 def _standing(address: str, url: str) -> Iterator[None]:
-    module, colon, name = address.partition(":")
-    place: object = import_module(module) if colon else os.environ
-    if colon and name not in vars(place):
-        raise ValueError(f"the module {module!r} has no {name!r}, which is the subject's address")
-    before = (vars(place)[name] if colon else os.environ.get(module)) if address not in _STANDING else None
+    place, name = _place_of(address)
+    before = None
+    if address not in _STANDING:
+        before = os.environ.get(name) if place is os.environ else vars(place)[name]
     under_way = _STANDING.setdefault(address, [before])
     under_way.append(url)
-    _put(place, name if colon else module, url)
+    _put(place, name, url)
     try:
         yield
     finally:
         under_way.pop()
         if len(under_way) == 1:
-            _put(place, name if colon else module, _STANDING.pop(address)[0])
+            _put(place, name, _STANDING.pop(address)[0])
+
+
+def _place_of(address: str) -> tuple[object, str]:
+    """The module, or the environment, and the name there. Raises ValueError where there is no such module or name."""
+    module, colon, name = address.partition(":")
+    if not colon:
+        return os.environ, address
+    try:
+        place = import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{module}.".startswith(f"{missing.name}."):
+            raise
+        raise ValueError(f"there is no module {module!r}, which the subject's address names") from None
+    if name not in vars(place):
+        raise ValueError(f"the module {module!r} has no {name!r}, which is the subject's address")
+    return place, name
 
 
 def _put(place: object, name: str, value: object) -> None:
