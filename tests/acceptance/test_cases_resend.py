@@ -101,6 +101,26 @@ def test_after_the_day_a_person(mailing: World, approved: Callable[[], str], sql
     assert mailing.sandbox.count("resend_emails") == 1
 
 
+@pytest.mark.parametrize(("attempts_max", "state"), [(5, "operator_review"), (200, "succeeded")])
+def test_resend_is_away_for_two_hours(
+    mailing: World, approved: Callable[[], str], sql: Any, attempts_max: int, state: str
+) -> None:
+    """Each repeat is an attempt: with the usual five of them a person is asked within a minute, with enough of them nobody.
+    One mail at most, and none by itself after a person was asked."""
+    changed = {"attempts_max": attempts_max, "backoff_base_s": 1, "backoff_cap_s": 300}
+    resend = mailing.settings.providers["resend"].model_copy(update=changed)
+    providers = {**mailing.settings.providers, "resend": resend}
+    mailing.settings = mailing.settings.model_copy(update={"providers": providers})
+    mailing.sandbox.resend.fault("500_unstored", on=SEND, times=None)
+    action_id = approved()
+    mailing.settle_within(60 if state == "operator_review" else 7200)
+    assert ended(sql, action_id)[0] == ("ready" if state == "succeeded" else state), "ready for the next repeat"
+    mailing.sandbox.clear_faults()
+    mailing.settle()
+    assert ended(sql, action_id)[0] == state
+    assert mailing.sandbox.count("resend_emails") == (1 if state == "succeeded" else 0)
+
+
 def test_a_key_that_resend_knows_with_another_mail(mailing: World, approved: Callable[[], str], sql: Any) -> None:
     """Something was sent under it: no second key, no second request, a person."""
     known = {"statusCode": 409, "name": "invalid_idempotent_request", "message": "Same key, other payload."}
