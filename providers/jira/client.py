@@ -152,9 +152,9 @@ class JiraAdapter:
         issue = self._lookups.issue_of(call)
         if issue is None:
             return NotSent("of_unresolved")
-        status = done_status(self._reads.status(issue))
-        if status is not None:
-            return moved(issue, status)
+        already = self._lookups.closed(call, issue)
+        if already is not None:
+            return already
         chosen = _closing(self._reads.transitions(issue))
         if chosen is None:
             return Rejected("no_done_transition")
@@ -182,6 +182,8 @@ class JiraAdapter:
         comment = self._lookups.comment_of(call)
         if comment is None:
             return NotSent("of_unresolved")
+        if self._lookups.is_another_comment(call, comment):
+            return Rejected("other_comment")
         try:
             reply = self._write("DELETE", f"issue/{call.arguments['issue']}/comment/{comment}", None)
         except JIRAError as exc:

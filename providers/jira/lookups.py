@@ -39,6 +39,7 @@ CLOCKS_APART = timedelta(minutes=5)
 LABELS_MAX = 50
 """In one search: the query stays well below what a URL may hold."""
 RECEIPTS_MAX = 20
+OTHER_TICKET = Rejected("other_ticket")
 MAKES_TICKET = ("jira_create", "jira_stage")
 
 
@@ -92,13 +93,30 @@ class JiraLookups:
 
         Our property outlasts what people do with the ticket afterwards.
         """
-        status, properties = self._reads.status_and_properties(issue, OPEN_PROPERTY)
+        ticket = self._reads.ticket(issue)
+        status = status_of(ticket)
         name = str(status["name"])
-        if is_ours(properties, call.key, name=OPEN_PROPERTY):
+        if is_ours(properties_of(ticket), call.key, name=OPEN_PROPERTY):
             return moved(issue, name)
+        if not _is_of(ticket, call):
+            return OTHER_TICKET
         if name == self._config.staging_status:
             return None
         return Rejected("ticket_closed") if done_status(status) is not None else moved(issue, name)
+
+    def closed(self, call: Call, issue: str) -> Succeeded | Rejected | None:
+        """Whether the ticket is done, by this call or a person's hand; None while it can be closed."""
+        ticket = self._reads.ticket(issue)
+        status = done_status(status_of(ticket))
+        if not _is_of(ticket, call):
+            return OTHER_TICKET
+        return None if status is None else moved(issue, status)
+
+    def is_another_comment(self, call: Call, comment: str) -> bool:
+        """Whether the comment of this id is there, and not the one that the call is about."""
+        key = call.of.key if call.of else ""
+        named = [each for each in self._reads.comments(str(call.arguments["issue"])) if str(each["id"]) == comment]
+        return any(not _is_our_comment(each, key) for each in named)
 
     def _comments_with(self, call: Call, key: str) -> list[dict[str, Any]]:
         comments = self._reads.comments(str(call.arguments["issue"]))
@@ -190,15 +208,13 @@ class JiraLookups:
         issue = self.issue_of(call)
         if issue is None:
             return Unknown("of_unresolved")
-        outcome = self.opened(call, issue)
-        return Absent() if outcome is None else Found(outcome)
+        return _moved_finding(self.opened(call, issue))
 
     def _find_closed(self, call: Call) -> Finding:
         issue = self.issue_of(call)
         if issue is None:
             return Unknown("of_unresolved")
-        status = done_status(self._reads.status(issue))
-        return Absent() if status is None else Found(moved(issue, status))
+        return _moved_finding(self.closed(call, issue))
 
     def _find_deleted(self, call: Call) -> Finding:
         """The whole list without the comment proves it gone; a 404 could be a missing permission."""
@@ -206,6 +222,20 @@ class JiraLookups:
             return Unknown("of_unresolved")
         ids = {str(comment["id"]) for comment in self._reads.comments(str(call.arguments["issue"]))}
         return Absent() if call.of.receipt in ids else Found(comment_done(call.of.receipt))
+
+
+def _is_of(ticket: Mapping[str, object], call: Call) -> bool:
+    """It carries the key of the action that the call is about. A ticket's name alone says little: a site that was restored or
+    replaced gives it to another ticket."""
+    if call.of is None:
+        return False
+    return _carries(ticket, call.of.key) or is_ours(properties_of(ticket), call.of.key, name=OPEN_PROPERTY)
+
+
+def _moved_finding(outcome: Succeeded | Rejected | None) -> Finding:
+    if outcome is None:
+        return Absent()
+    return _in_doubt(OTHER_TICKET.code) if outcome == OTHER_TICKET else Found(outcome)
 
 
 def _comment_finding(matches: Sequence[Mapping[str, object]]) -> Finding:

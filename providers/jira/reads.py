@@ -69,15 +69,6 @@ class JiraReads:
         bound = (since - WEST_OF_UTC).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
         return self._search(f'project = "{project}" AND created >= "{bound}" ORDER BY created DESC', back_to=since)
 
-    def status(self, issue: str) -> dict[str, object]:
-        """The ticket's status, read from the ticket itself."""
-        return status_of(self.get(f"issue/{issue}", fields="status"))
-
-    def status_and_properties(self, issue: str, name: str) -> tuple[dict[str, object], dict[str, object]]:
-        """The ticket's status, and its properties of this name, in one reading."""
-        ticket = self.get(f"issue/{issue}", fields="status", properties=name)
-        return status_of(ticket), properties_of(ticket)
-
     def version(self, issue: str) -> str:
         """Changes with whatever anybody does to the ticket: when it was last updated, in UTC, and its status's id.
 
@@ -91,7 +82,7 @@ class JiraReads:
         return f"{updated.astimezone(UTC).isoformat(timespec='milliseconds')} in status {status_id[:64]}"
 
     def ticket(self, issue: str) -> dict[str, object]:
-        """One ticket, by a key that a person has typed, with what a search gives of it."""
+        """One ticket, by a key that a person may have typed, read from itself, with what a search gives of it."""
         ticket = self.get(f"issue/{quote(issue, safe='')}", fields=",".join(self._fields), properties=PROPERTIES)
         if not ticket.get("id"):
             raise Incomplete("malformed")

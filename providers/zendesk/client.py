@@ -23,6 +23,7 @@ from counterfoil.providers.outcomes import (
     NotSent,
     Outcome,
     Reading,
+    Rejected,
     Uncertain,
     Unknown,
     Unreadable,
@@ -140,7 +141,10 @@ class ZendeskAdapter:
         number = self._ticket_of(call)
         if number is None:
             return NotSent("of_unresolved")
-        status = self._reads.ticket(number)["status"]
+        ticket = self._reads.ticket(number)
+        status = ticket["status"]
+        if not self._is_of(call, ticket, number):
+            return Rejected("other_ticket")
         if status in DONE:
             return done(number, status)
         reason = call.arguments.get("reason")
@@ -181,7 +185,10 @@ class ZendeskAdapter:
         number = self._ticket_of(call)
         if number is None:
             return Unknown("of_unresolved")
-        status = self._reads.ticket(number)["status"]
+        ticket = self._reads.ticket(number)
+        status = ticket["status"]
+        if not self._is_of(call, ticket, number):
+            return Found(Uncertain("other_ticket"), as_intended=False)
         if status in DONE:
             return Found(done(number, status))
         audits = self._reads.audits_of(number, call.key)
@@ -204,6 +211,11 @@ class ZendeskAdapter:
             return comment_finding(ours_named, public=call.tool == "zendesk_reply")
         about = self._ticket_of(call)
         return Unknown(OTHER_KEY) if about is not None and receipt != about else self._find_solved(call)
+
+    def _is_of(self, call: Call, ticket: Mapping[str, Any], number: str) -> bool:
+        """The ticket carries the key of the action that the call is about: in another account its number is another's."""
+        key = "" if call.of is None else call.of.key
+        return ticket.get("external_id") == external_id_of(key) or bool(self._reads.audits_of(number, key))
 
     def _ticket_of(self, call: Call) -> str | None:
         """The ticket that this call is about: the receipt of the action undone, else the one that carries its key."""
