@@ -114,8 +114,11 @@ class LookUps:
                 findings = self._ask(spec, part, lapses_at)
                 asked_at = {before, self._reached(spec, part[0][0].account)}
                 for action, _ in part:
+                    finding = findings.get(action.action_id, Unknown("no_finding"))
+                    if before is None and finding is not None:  # nobody can say where that was asked
+                        finding = Unknown("unreachable")
                     moved = None not in (action.reach, before) and asked_at != {action.reach}
-                    self._conclude(spec, action, findings.get(action.action_id, Unknown("no_finding")), moved=moved)
+                    self._conclude(spec, action, finding, moved=moved)
 
     def _call(self, action: UncertainAction) -> Call | None:
         """What the provider is asked about; None when the row cannot be read, which is a person's then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,13 @@ import pytest
 import requests
 
 from counterfoil import Counterfoil
+from counterfoil.ledger.errors import ConfigError
 from counterfoil.providers.zendesk import tools as zendesk
 from counterfoil.testing import World
 
 if TYPE_CHECKING:
+    from counterfoil.providers.contract import Adapter
+    from counterfoil.providers.spec import ToolSpec
     from tests.conftest import Database
 
 CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"}
@@ -117,6 +121,36 @@ def test_a_key_that_is_replaced_right_before_a_repeat(
     world.settle()
     assert sql("SELECT state FROM counterfoil.action") == [("operator_review",)]
     assert (charges(EU), charges(EU_NEW)) == ([], [])
+
+
+def test_a_key_that_is_away_while_it_is_replaced(
+    accounts: Any, world: World, enqueue: Any, charges: Any, sql: Any
+) -> None:
+    """The file is missing when a look-up begins and is there, with another account's key, when Stripe is asked: what is asked
+    there proves nothing, and nothing is sent again."""
+    file = accounts(tenants=["acme"])
+    world.sandbox.stripe.fault("504_after_commit", on="payment_intents.create")
+    enqueue("stripe_charge", CHARGE)
+    world.work()
+    world.advance(25 * 3600)  # longer than Stripe would answer a repeat from its store
+    file.write_text(EU_NEW)
+    look_ups, asked = world.reconciler.look_ups, 0
+
+    def adapter(spec: ToolSpec, account: str) -> Adapter:
+        nonlocal asked
+        asked += 1
+        if asked % 3 != 2:  # before the look-up, the look-up itself, after it
+            raise ConfigError("it is being replaced.", key="providers.stripe.api_key")
+        return look_ups.adapter(spec, account)
+
+    object.__setattr__(world.reconciler, "look_ups", replace(look_ups, adapter=adapter))
+    for _ in range(20):
+        world.reconcile()
+        world.work()
+        world.advance(5)
+    assert asked > 3
+    assert charges(EU_NEW) == []
+    assert sql("SELECT state, attempt_count FROM counterfoil.action") == [("uncertain", 1)]
 
 
 def test_an_address_that_changes_while_in_doubt(
