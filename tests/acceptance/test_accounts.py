@@ -16,9 +16,10 @@ from counterfoil.providers.zendesk import tools as zendesk
 from counterfoil.testing import World
 
 if TYPE_CHECKING:
+    from tests.conftest import Database
+
     from counterfoil.providers.contract import Adapter
     from counterfoil.providers.spec import ToolSpec
-    from tests.conftest import Database
 
 CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"}
 HOUSE, EU, EU_NEW = "sk_test_house", "sk_test_eu", "sk_test_eu_new"
