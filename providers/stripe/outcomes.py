@@ -5,13 +5,14 @@ A status is mapped, never presence: a declined PaymentIntent exists, carries our
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 
 from counterfoil.providers.contract import Call
 from counterfoil.providers.outcomes import Found, NotSent, Rejected, Succeeded, Uncertain, Unreadable, Version
-from counterfoil.providers.sanitise import clean_fields, clean_id, clean_text
+from counterfoil.providers.sanitise import clean_fields, clean_id
 from counterfoil.providers.transport import REFUSALS, classify_exception, retry_after_of
 
 KEY = "counterfoil_key"
@@ -21,7 +22,8 @@ CAPTURED_ELSEWHERE = Uncertain("captured_elsewhere")
 UNMARKED = Uncertain("unmarked_payment")
 ORDER = "counterfoil_order"
 FIELDS = ("id", "status", "amount", "currency")
-CODE_CHARS_MAX = 64
+CODE = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+"""The form of Stripe's statuses and codes; what has another is a sentence, which is told to nobody."""
 
 _ARGUMENT_OF_PARAM = {"amount": "amount_minor", "receipt_email": "receipt_email"}
 _ALREADY_DONE = {
@@ -113,7 +115,7 @@ def version_of_intent(intent: Mapping[str, object]) -> Version | Unreadable:
     status, numbers = intent.get("status"), [intent.get(name) for name in _AMOUNTS]
     if isinstance(charge, Mapping):
         numbers.append(charge.get("amount_refunded"))
-    if not isinstance(status, str) or not isinstance(charge, Mapping | None) or not all(map(_is_amount, numbers)):
+    if not _code(status) or not isinstance(charge, Mapping | None) or not all(map(_is_amount, numbers)):
         return Unreadable("malformed")
     charge_id = charge.get("id") if isinstance(charge, Mapping) else None
     text = "|".join(map(str, (intent.get("id"), status, *numbers, charge_id)))
@@ -240,7 +242,7 @@ def _headers(exc: Exception) -> Mapping[str, str]:
 
 
 def _code(value: object) -> str:
-    return clean_text(value, chars_max=CODE_CHARS_MAX) if isinstance(value, str) else ""
+    return value if isinstance(value, str) and CODE.fullmatch(value) else ""
 
 
 def _is_amount(value: object) -> bool:

@@ -97,7 +97,7 @@ def test_a_provider_s_words_reach_nobody(
     """In every form that a provider's error has, its text is in no result and in no row."""
     arguments, operation, _, _ = DECOYS[tool]
     provider = tool.partition("_")[0]
-    said = {"message": PROSE, "type": "invalid_request_error", "code": "x", "decline_code": PROSE, "param": PROSE}
+    said = {"message": PROSE, "type": "invalid_request_error", "code": PROSE, "decline_code": PROSE, "param": PROSE}
     details = {"subject": [{"description": PROSE, "error": PROSE}], "base": [{"description": PROSE}]}
     body = {"error": said if provider == "stripe" else PROSE, "description": PROSE, "details": details}
     body |= {"errorMessages": [PROSE], "errors": {"summary": PROSE, PROSE: PROSE}, "id": PROSE, "object": PROSE}
