@@ -76,6 +76,8 @@ class Mailbox:
         client = self._client
         client.before_last_byte = self._write
         self._do("append", lambda: client.append(_quoted(folder), r"(\Draft)", "", message))
+        if not self._wrote.yes:  # it has said OK before there was a message
+            raise NotUnderstood
 
     def find(self, ids: Iterable[str], *, marked: bool = True) -> list[str]:
         """The uids of the messages whose Message-ID is, or contains, one of these texts, with or without those that are

@@ -120,6 +120,13 @@ def test_a_write_that_fails(drafting: Drafting, monkeypatch: pytest.MonkeyPatch,
     assert isinstance(drafting.send(), NotSent if position == "rest" else Uncertain)
 
 
+def test_a_yes_before_the_message(drafting: Drafting, monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox) -> None:
+    """A mailbox that says OK to the command alone has stored nothing: no byte of the message has left."""
+    monkeypatch.setattr(imaplib.IMAP4, "append", lambda client, *_: client._simple_command("NOOP"))
+    assert drafting.send() == NotSent("before_write_malformed")
+    assert appended(sandbox) == []
+
+
 @pytest.mark.parametrize("raw", [b"Subject: x\n\nhi\r\n", b"Subject: x\r\n\r\nh\ri\r\n"])
 def test_a_message_that_the_client_would_change_is_not_sent(
     drafting: Drafting, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, raw: bytes
