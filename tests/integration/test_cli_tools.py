@@ -69,6 +69,16 @@ def test_reasons_stand_below_the_table(cli: Cli) -> None:
     assert plain.splitlines()[0].split()[-1] == "AUTONOMY"
 
 
+def test_a_tool_is_shown_as_a_model_sees_it(cli: Cli) -> None:
+    """Its arguments, which are needed, and their defaults; --json is the schema that `Counterfoil.schemas` has."""
+    lines = [line.split() for line in cli("", "tool", "show", "stripe_charge").splitlines() if line]
+    assert ["customer", "yes"] in [line[:2] for line in lines]
+    assert ["receipt", "no,"] in [line[:2] for line in lines]
+    schema: Any = json.loads(cli("", "tool", "show", "stripe_charge", "--json"))
+    assert schema["name"] == "stripe_charge"
+    assert {"customer", "amount_minor"} <= set(schema["parameters"]["required"])
+
+
 def test_check_warns_of_missing_bounds(cli: Cli) -> None:
     """Of amounts that nobody has bounded, with the setting that would; a stated bound ends the warning."""
     said = "no bound on the amount: set [tool.stripe_charge] approval_above_minor"

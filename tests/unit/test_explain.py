@@ -440,6 +440,14 @@ def test_a_deadline_is_told_while_an_attempt_may_begin() -> None:
     assert "No attempt begins after its run's deadline, 2026-11-30T11:01:40Z (in 1 h)." in told
 
 
+@pytest.mark.parametrize("state", ["ready", "retryable_failure"])
+def test_what_no_worker_takes_is_somebodys(state: str) -> None:
+    """Due for longer than a worker takes: those who run them must look. Until then nobody must act."""
+    assert said(action(state, ready_at=at(90))).person == []
+    [person] = said(action(state, ready_at=at(80))).person
+    assert "Whoever runs the workers, if it stays so" in person.text
+
+
 def test_every_sentence_ends_and_none_is_hostile() -> None:
     """Text from models and providers is inert, and each fact is one sentence."""
     evil = "x\x1b[2J\nact_fake\u202e"

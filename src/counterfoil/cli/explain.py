@@ -34,6 +34,8 @@ class Terms:
 
 
 NOBODY = (Sentence("person", "Nobody."),)
+OVERDUE = timedelta(seconds=15)
+"""A worker that runs claims what is due within this, unless all are busy."""
 """Told where no person must act."""
 
 
@@ -242,10 +244,12 @@ def _person(action: Row, history: Sequence[Row]) -> Iterator[Sentence]:
             return
         case State.PROPOSED:
             yield Sentence("person", f"Whoever decides its plan{_of(action)}.")
+        case State.READY | State.RETRYABLE_FAILURE:
+            due: datetime | None = action["ready_at"]
+            if due is not None and action["now"] - due > OVERDUE:
+                yield Sentence("person", _OVERDUE)
         case (
-            State.READY
-            | State.EXECUTING
-            | State.RETRYABLE_FAILURE
+            State.EXECUTING
             | State.UNCERTAIN
             | State.RECONCILING
             | State.SUCCEEDED
@@ -258,6 +262,12 @@ def _person(action: Row, history: Sequence[Row]) -> Iterator[Sentence]:
             return
         case _:
             assert_never(state)
+
+
+_OVERDUE = (
+    "Whoever runs the workers, if it stays so: does one run that has this tool, and can it use the provider? A secret that"
+    " it cannot read is `provider_unusable` in its log."
+)
 
 
 _WHY = {

@@ -1,9 +1,10 @@
-"""`counterfoil tool list|check|grade`: what agents may call, and what each call promises."""
+"""`counterfoil tool list|show|check|grade`: what agents may call, and what each call promises."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath, group
-from counterfoil.cli.output import as_json, clean, progress, say, stop, table
+from counterfoil.cli.output import as_json, clean, facts, progress, say, stop, table
 from counterfoil.ledger.errors import ConfigError, CounterfoilError, NotFound
 
 if TYPE_CHECKING:
@@ -59,6 +60,40 @@ def list_tools(
         say(f"{tool['name']}: {tool['autonomy']}")
         for reason in tool["reasons"]:
             say(f"  {clean(reason)}")
+    return None
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="TOOL", help="Its name, as in `tool list`.")],
+    json_: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
+    """Show one tool as a model sees it: its description and its arguments. --json prints the schema itself.
+
+    \b
+    counterfoil tool show stripe_charge
+    counterfoil tool show stripe_charge --json
+    """
+    from counterfoil.providers.registry import Registry
+
+    settings = place.load_settings(config)
+    registry = Registry.load(settings.tools, settings.http)
+    spec = registry.find(name)
+    if spec is None:
+        raise NotFound(f"there is no tool {name!r}.", fix=_nearest(name, registry.names()))
+    if json_:
+        return as_json(spec.schema())
+    facts(
+        (
+            ("tool", f"{spec.name} version {spec.version}"),
+            ("does", spec.description),
+            ("called", "with `of`, the action that it is about, in a plan or an unwind" if spec.takes_of else None),
+            ("result", ", ".join(spec.result_fields)),
+        )
+    )
+    say()
+    table(("argument", "needed", "what it is"), list(_arguments(spec)), empty="no arguments")
     return None
 
 
@@ -215,6 +250,15 @@ def _shown(spec: ToolSpec, registry: Registry, settings: Settings) -> dict[str, 
         "reasons": list(found.reasons),
         "missing": list(found.missing),
     }
+
+
+def _arguments(spec: ToolSpec) -> Iterator[tuple[str, str, str]]:
+    schema: dict[str, Any] = spec.arguments.schema()
+    for name, about in schema.get("properties", {}).items():
+        needed = "yes" if name in schema.get("required", ()) else f"no, {json.dumps(about.get('default'))}"
+        about = {**next((kind for kind in about.get("anyOf", ()) if kind.get("type") != "null"), {}), **about}
+        kind = "one of " + ", ".join(map(str, about["enum"])) if "enum" in about else about.get("type", "")
+        yield name, needed, ". ".join(filter(None, (kind, about.get("description", ""))))
 
 
 def _cell(value: object) -> object:
