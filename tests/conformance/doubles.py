@@ -23,7 +23,7 @@ def _create(store: Store, request: Request) -> Reply:
     booked = request.body["weight_g"] <= HEAVY_G
     parcel = {**request.body, "id": store.new_id("par_"), "status": "booked" if booked else "refused"}
     store.put("parcel", parcel["id"], parcel)
-    store.index("parcels", "parcel", parcel["id"], parcel, [parcel["reference"]])
+    store.index("parcels", "parcel", parcel["id"], parcel, [parcel["reference"], parcel["order_id"]])
     if key:
         store.put("parcel_key", key, {"id": parcel["id"], "body": request.body, "at": store.now()})
     if booked:

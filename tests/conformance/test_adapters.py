@@ -13,6 +13,7 @@ from counterfoil.sandbox.client import Sandbox
 from counterfoil.testing import Subject, matrix
 from counterfoil.testing.stage import Stage, staged
 
+NEW = [subject for subject in SUBJECTS.values() if matrix.makes_something(subject)]
 LOOKED_UP = [subject for subject in SUBJECTS.values() if subject.contract.lookup]
 KEPT = [subject for subject in SUBJECTS.values() if subject.fails_with]
 REFUSED = [(subject, status) for subject in SUBJECTS.values() for status in subject.refusals]
@@ -49,6 +50,13 @@ def test_a_request_that_lands_late_meets_what_was_done_meanwhile(stage: Stage) -
 def test_a_request_delivered_twice_is_one_effect_or_seen_as_two(stage: Stage) -> None:
     """A provider with our key does it once; one without shows both, and that is nobody's to decide but a person's."""
     matrix.delivered_twice(stage)
+
+
+@pytest.mark.parametrize("stage", NEW, ids=str, indirect=True)
+@pytest.mark.case("A6")
+def test_another_call_with_the_same_arguments_is_not_this_one(stage: Stage) -> None:
+    """Two calls that differ by their keys alone: neither is found for the other, also when both are asked for at once."""
+    matrix.another_call(stage)
 
 
 @pytest.mark.parametrize("fault", matrix.LOOKUP_FAULTS)

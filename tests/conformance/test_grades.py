@@ -84,6 +84,8 @@ LIES: list[tuple[type[liars.Honest], str, str | int | None, str]] = [
     (liars.GivesUpAtOnce, "fault", "rst_after_commit", "unproved"),
     (liars.Raises, "fault", "rst_before_commit", "raised"),
     (liars.FindsByOrder, "nothing_sent", None, "absent"),
+    (liars.FindsTheOrder, "another_call", None, "another"),
+    (liars.MixesUp, "another_call", None, "another"),
     (liars.Guesses, "unlisted_status", 409, "unproved"),
     (liars.WaitsForEver, "plain", None, "found"),
 ]
@@ -184,6 +186,13 @@ def test_who_lies_earns_less(parcels: Sandbox) -> None:
     assert said.startswith("create_parcel: grade D, declared C: contradicted")
     assert "failed_lookup[html_502]: failed_lookup_is_absence: the look-up met html_502, and says Absent()" in said
     assert json.loads(json.dumps(believes.to_json()))["passed"] is False
+
+
+def test_who_finds_another_s_effect_can_find_nothing(parcels: Sandbox) -> None:
+    """A look-up that takes another call's effect for this one's calls what was lost a success: it is worth nothing."""
+    report = grade(parcel(liars.FindsTheOrder, native_key_ttl_s=None), parcels)
+    assert (report.declared, report.grade, report.passed) == (Grade.C, Grade.D, False)
+    assert "another" in {violation.rule for violation in report.violations}
 
 
 def test_a_tool_that_nobody_can_ask_about_goes_to_a_person(parcels: Sandbox) -> None:

@@ -20,7 +20,9 @@ from counterfoil.testing.subject import Subject
 Progress = Callable[[int, int, str], None]
 """Told before each step: how many are done, of how many, and what comes now."""
 
-LOOKUP_RULES = frozenset({"absent", "found", "receipt", "failed_lookup", "failed_lookup_is_absence", "lag", "many"})
+LOOKUP_RULES = frozenset(
+    {"absent", "another", "found", "receipt", "failed_lookup", "failed_lookup_is_absence", "lag", "many"}
+)
 """What contradicts a look-up: without one that can be believed a tool is blind."""
 KEY_RULES = frozenset({"key", "in_flight", "mismatch"})
 """What contradicts a native key."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from counterfoil.providers.contract import Grade
 from counterfoil.providers.functions import FunctionAdapter
@@ -140,6 +140,30 @@ def delivered_twice(stage: Stage) -> None:
         finding = stage.lookup()
         several = isinstance(finding, Many) and len(set(finding.receipts)) == 2
         hold(several, "many", f"two effects under one key, and the look-up says {finding}")
+
+
+def another_call(stage: Stage) -> None:
+    """Another call with the same arguments is not this one: neither is found for the other, also when both are asked for."""
+    other = replace(stage, call=replace(stage.call, action_id="act_other", key="d0" * 16))
+    theirs = other.send()
+    if not isinstance(theirs, Succeeded) or other.effects() != 1:
+        return  # a double that refuses the second of two says so to the first as well
+    finding = stage.lookup()
+    mine = isinstance(finding, Many) or (isinstance(finding, Found) and isinstance(finding.outcome, Succeeded))
+    taken = mine and not (isinstance(finding, Found) and not finding.as_intended)
+    hold(
+        not taken,
+        "another",
+        f"another call has an effect, nothing was sent for this one, and the look-up says {finding}",
+    )
+    own = stage.send()
+    if not isinstance(own, Succeeded):
+        return
+    found = stage.adapter.lookup([other.call, stage.call], timeout_s=TIMEOUT_S)
+    for call, done in ((other.call, theirs), (stage.call, own)):
+        each = found.get(call.action_id, Unknown("no_finding"))
+        right = isinstance(each, Found) and isinstance(each.outcome, Succeeded) and each.outcome.id == done.id
+        hold(right, "another", f"two calls were done, {done.id!r} was {call.action_id}'s, and the look-up says {each}")
 
 
 def failed_lookup(stage: Stage, name: str) -> None:
@@ -299,6 +323,13 @@ class Check:
             raise Violation("raised", f"{case or self.name}: the adapter raised {type(exc).__name__}") from exc
 
 
+def makes_something(subject: Subject) -> bool:
+    """Its effects are told apart by their keys; what changes an object that is there may be done by whomever."""
+    contract = subject.contract
+    by_state = subject.deduplicates and contract.native_key_ttl_s is None and not contract.unique
+    return contract.lookup and subject.after is None and not by_state
+
+
 def _has_lookup(subject: Subject) -> bool:
     return subject.contract.lookup and bool(subject.lookup_operation)
 
@@ -309,6 +340,7 @@ CHECKS = (
     Check("fault", fault, WRITE_FAULTS),
     Check("late_landing", late_landing),
     Check("delivered_twice", delivered_twice),
+    Check("another_call", another_call, (), makes_something, "no look-up, or it is about something that is there"),
     Check("failed_lookup", failed_lookup, LOOKUP_FAULTS, _has_lookup, "the tool has no look-up"),
     Check("nobody_listens", nobody_listens),
     Check("unlisted_status", unlisted_status, UNLISTED),
