@@ -191,3 +191,14 @@ def test_somebody_else_s_comment_is_not_deleted(linear: LinearAdapter, sandbox: 
     delete = call_of("linear_delete_comment", 3, {"issue": issue}, about(comment, None))
     assert linear.send(delete, timeout_s=TIMEOUT_S) == NotSent("of_unresolved")
     assert sandbox.count("linear_comments_deleted") == 0
+
+
+def test_a_deletion_of_another_comment_is_not_ours(linear: LinearAdapter, sandbox: Sandbox) -> None:
+    """The answer must name the comment that was to go: one about something else proves nothing."""
+    sent(linear, CREATES)
+    comment = call_of("linear_comment", 2, {"issue": "SUP-1", "body": "Parcel lost."})
+    delete = call_of("linear_delete_comment", 3, {"issue": "SUP-1"}, about(comment, sent(linear, comment)))
+    for entity in (id_of("f" * 32), None):
+        done = {"data": {"commentDelete": {"success": True, "entityId": entity}}}
+        sandbox.linear.fault("answer", on=DELETE, status=200, body=done)
+        assert isinstance(linear.send(delete, timeout_s=TIMEOUT_S), Uncertain)
