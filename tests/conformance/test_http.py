@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from counterfoil.ledger.errors import ArgumentError
-from counterfoil.providers.contract import Call, Fetcher, Of
+from counterfoil.providers.contract import OTHER_KEY, Call, Fetcher, Of
 from counterfoil.providers.http.client import HttpAdapter
 from counterfoil.providers.http.config import HttpConfig
 from counterfoil.providers.http.outcomes import answered, at, found
@@ -316,6 +316,16 @@ def test_one_object_that_is_asked_for_by_its_address() -> None:
     assert found(tool, tool.lookup, call_of(), 404, b"<html>") == Unknown("http_404")
     assert found(tool, tool.lookup, call_of(), 200, b"{}") == Unknown("malformed")
     assert found(tool, tool.lookup, call_of(), 200, b'{"id": 3}') == Found(Succeeded("3", {"id": 3, "status": None}))
+
+
+def test_one_object_that_shows_whose_it_is() -> None:
+    """Where it is said where an object shows its key, one without it, or with another's, is not the call's."""
+    tool, call = tool_of(lookup={"path": "/shipments/latest", "key_field": "/key", "lag_s": 0}), call_of()
+    assert tool.lookup is not None
+    for shown in ({"id": 3}, {"id": 3, "key": None}, {"id": 3, "key": "f" * 32}, {"id": 3, "key": ""}):
+        assert found(tool, tool.lookup, call, 200, json.dumps(shown).encode()) == Unknown(OTHER_KEY)
+    ours = json.dumps({"id": 3, "key": call.key}).encode()
+    assert isinstance(found(tool, tool.lookup, call, 200, ours), Found)
 
 
 @pytest.mark.parametrize(
