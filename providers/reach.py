@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
 from hashlib import sha256
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 REACH_CHARS = 16
 MOVED = "credentials_changed"
@@ -25,6 +25,8 @@ TUNING = frozenset(
     }
 )
 """Fields of configs that say how, and not where or as whom."""
+ADDRESSES = frozenset({"server", "base_url"})
+"""With or without a slash at the end they are the same place."""
 
 
 @runtime_checkable
@@ -43,8 +45,22 @@ def reach_of(config: object, tool: str, secret: bytes) -> str:
     if isinstance(config, Reaching):
         parts: Mapping[str, object] = config.reach_of(tool)
     else:
-        assert is_dataclass(config)
-        assert not isinstance(config, type)
-        parts = {name: value for name, value in asdict(config).items() if name not in TUNING}
+        parts = dict(_parts(config))
     text = json.dumps(["cf1-reach", parts], sort_keys=True, ensure_ascii=True)
     return hmac.new(secret, text.encode(), sha256).hexdigest()[:REACH_CHARS]
+
+
+def _parts(config: Any) -> Iterator[tuple[str, object]]:
+    """What is given, and is not tuning. Not what is as by default: a later version may have more fields, and every action
+    that is in doubt while it is installed would seem to have gone elsewhere."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if isinstance(value, str) and each.name in ADDRESSES:
+            value = value.rstrip("/")
+        if each.name not in TUNING and value != _default(each):
+            yield each.name, dict(_parts(value)) if is_dataclass(value) else value
+
+
+def _default(each: Field[Any]) -> object:
+    default = each.default if each.default_factory is MISSING else each.default_factory()
+    return default.rstrip("/") if isinstance(default, str) and each.name in ADDRESSES else default

@@ -27,5 +27,5 @@ class HttpConfig:
         table = self.tools.get(tool)
         if table is None:
             return {"base_url": self.base_url}
-        wire = table.model_dump(mode="json", include=set(_WIRE))
+        wire = table.model_dump(mode="json", include=set(_WIRE), exclude_defaults=True)
         return {"base_url": self.base_url, "table": wire, "headers": headers_of(table, None, self.secrets)}
