@@ -89,6 +89,7 @@ class RecordedAction:
     of_action_id: str | None
     of_tool: str | None
     of_key: str | None
+    of_reach: str | None
     of_receipt: str | None
     of_arguments: str | None
 

@@ -107,8 +107,11 @@ def grade_reason(contract: Contract) -> str:
         case Grade.B:
             return "grade B: an exact look-up finds the outcome"
         case Grade.C:
-            beyond = "" if contract.absence_is_proof else "; where it finds nothing, a person decides"
-            return f"grade C: a look-up that lags by up to {_time(contract.lookup_lag_s)} finds the outcome{beyond}"
+            return f"grade C: a look-up that lags by up to {_time(contract.lookup_lag_s)} finds the outcome"
+        case Grade.D if contract.lookup:
+            return (
+                "grade D: a look-up finds what was done, and proves nothing where it finds none: then a person decides"
+            )
         case Grade.D:
             return "grade D: neither key nor look-up, so an unknown outcome stops at a person"
         case _:

@@ -30,7 +30,7 @@ class Grade(StrEnum):
     C = "C"
     """Look-up behind an index that lags."""
     D = "D"
-    """Neither: an unknown outcome goes to a person."""
+    """Neither, or a look-up whose empty answer proves nothing: what is not found goes to a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Contract:
     def grade(self) -> Grade:
         if self.native_key_ttl_s is not None:
             return Grade.A
-        if not self.lookup:
+        if not self.lookup or not self.absence_is_proof:
             return Grade.D
         return Grade.C if self.lookup_lag_s > 0 else Grade.B
 
@@ -74,6 +74,8 @@ class Of:
     key: str
     receipt: str | None
     arguments: Mapping[str, Json]
+    elsewhere: bool = False
+    """It went by other credentials, or to another address, than this call does: that its object is not there says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from counterfoil.providers.contract import Call
-from counterfoil.providers.outcomes import Finding, NotSent, Outcome, Reading, Unknown, Unreadable
+from counterfoil.providers.outcomes import Finding, NotSent, Outcome, Reading, Rejected, Succeeded, Unknown, Unreadable
+from counterfoil.providers.reach import MOVED
 
 CLOCKS_APART = timedelta(seconds=1)
 """Providers say the time in whole seconds."""
@@ -60,6 +61,12 @@ def read_or_unreadable(read: Callable[[], Reading], *, name: NameOf = class_name
         return read()
     except Exception as exc:  # noqa: BLE001 - see above
         return Unreadable(name(exc))
+
+
+def gone(call: Call, done: Succeeded) -> Succeeded | Rejected:
+    """What it means that the object of the action undone is not there: `done`, unless that action went elsewhere than this
+    call does, where its object may still be."""
+    return Rejected(MOVED) if call.of is not None and call.of.elsewhere else done
 
 
 def must_show_by(call: Call, now: datetime | None, *, lag_s: float) -> bool:

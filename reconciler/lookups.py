@@ -100,13 +100,13 @@ class LookUps:
 
     def _look(self, batch: Sequence[UncertainAction], lapses_at: float) -> None:
         """Asks and concludes group after group; what the lease is too short for lapses, and is looked at again."""
-        groups: defaultdict[tuple[str, int, str], list[tuple[UncertainAction, Call]]] = defaultdict(list)
+        groups: defaultdict[tuple[str, int, str], list[UncertainAction]] = defaultdict(list)
         for action in batch:
-            call = self._call(action)
-            if call is not None:
-                groups[action.tool, action.tool_version, action.account].append((action, call))
-        for (tool, version, _), group in groups.items():
+            groups[action.tool, action.tool_version, action.account].append(action)
+        for (tool, version, account), actions in groups.items():
             spec = self.registry.get(tool, version)
+            reach = self._reached(spec, account)
+            group = [(action, call) for action in actions if (call := self._call(action, reach)) is not None]
             for part in _parts(spec, group):
                 if time.monotonic() >= lapses_at:
                     return
@@ -120,10 +120,10 @@ class LookUps:
                     moved = None not in (action.reach, before) and asked_at != {action.reach}
                     self._conclude(spec, action, finding, moved=moved)
 
-    def _call(self, action: UncertainAction) -> Call | None:
+    def _call(self, action: UncertainAction, reach: str | None) -> Call | None:
         """What the provider is asked about; None when the row cannot be read, which is a person's then."""
         try:
-            return call_of(action)
+            return call_of(action, reach)
         except ValueError:
             log.error("row_unreadable", action_id=action.action_id, tool=action.tool)
             self._write(action, Person("unreadable"), "the recorded arguments are no JSON object")

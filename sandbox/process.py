@@ -61,7 +61,7 @@ def start(data: Path, *, port: int = 0, providers: Sequence[str] = ()) -> Sandbo
     assert child.stdout is not None
     words = child.stdout.readline().decode().split()
     if not words:
-        child.wait()
+        SandboxProcess(child, Sandbox("http://127.0.0.1")).kill()
         raise SandboxError(f"the sandbox did not start (exit code {child.returncode}); its error is above")
     return SandboxProcess(child, Sandbox(words[-1]))
 

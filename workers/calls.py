@@ -9,8 +9,11 @@ from counterfoil.ledger.versions import UnreadAction
 from counterfoil.providers.contract import Call, Of
 
 
-def call_of(action: RecordedAction) -> Call:
-    """The call of a recorded action; a counter-action's `of` is resolved to the undone action's key and receipt."""
+def call_of(action: RecordedAction, reach: str | None) -> Call:
+    """The call of a recorded action; a counter-action's `of` is resolved to the undone action's key and receipt.
+
+    `reach` says where it goes; None: that is not known.
+    """
     return Call(
         action_id=action.action_id,
         tenant=action.tenant,
@@ -20,7 +23,7 @@ def call_of(action: RecordedAction) -> Call:
         arguments=load_stored(action.arguments),
         target=action.target,
         first_sent_at=action.first_sent_at,
-        of=_of(action),
+        of=_of(action, reach),
         expected_version=action.expected_resource_version,
     )
 
@@ -36,11 +39,11 @@ def unsent_call_of(action: UnreadAction) -> Call:
         arguments=load_stored(action.arguments),
         target=action.target,
         first_sent_at=None,
-        of=_of(action),
+        of=_of(action, None),
     )
 
 
-def _of(action: RecordedAction | UnreadAction) -> Of | None:
+def _of(action: RecordedAction | UnreadAction, reach: str | None) -> Of | None:
     """What the call is about. A success that only a person vouches for has no receipt: it is found by its key, if at all."""
     if action.of_action_id is None or action.of_tool is None or action.of_key is None:
         return None
@@ -50,4 +53,5 @@ def _of(action: RecordedAction | UnreadAction) -> Of | None:
         key=action.of_key,
         receipt=None if action.of_receipt == UNVERIFIED else action.of_receipt,
         arguments=load_stored(action.of_arguments or "{}"),
+        elsewhere=None not in (action.of_reach, reach) and action.of_reach != reach,
     )

@@ -108,7 +108,7 @@ class Executor:
             and self._current(adapter, action, policy, claimed_at=claimed_at, until=until)
             and self._fenced(spec, action, policy, claimed_at, reach)
         ):
-            outcome = self._call(adapter, action, policy)
+            outcome = self._call(adapter, action, policy, reach)
             self.points("before_settle", spec.name)
             self._settle(action, outcome, policy, until=claimed_at + self.lease_s)
             self.points("after_settle", spec.name)
@@ -222,10 +222,10 @@ class Executor:
         ttl_s = self.contract(spec).native_key_ttl_s
         return ttl_s is not None and action.key_age_s + elapsed_s + self.ttl_margin_s(spec) < ttl_s
 
-    def _call(self, adapter: Adapter, action: ClaimedAction, policy: Policy) -> Outcome:
+    def _call(self, adapter: Adapter, action: ClaimedAction, policy: Policy, reach: str) -> Outcome:
         """The one request of this attempt. Whatever an adapter raises after it was entered proves nothing."""
         try:
-            return adapter.send(call_of(action), timeout_s=policy.timeout_s)
+            return adapter.send(call_of(action, reach), timeout_s=policy.timeout_s)
         except Exception as error:  # noqa: BLE001 - an adapter's bug or a time limit: the request may have left
             log.error("adapter_raised", action_id=action.action_id, tool=action.tool, error=type(error).__name__)
             return Uncertain("adapter_error", evidence=type(error).__name__)

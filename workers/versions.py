@@ -58,6 +58,6 @@ def is_current(ledger: Ledger, adapter: Adapter, action: ClaimedAction, *, timeo
 def read(adapter: Adapter, action: ClaimedAction, *, timeout_s: float) -> Reading:
     """The version now. Whatever an adapter raises, it has read nothing."""
     try:
-        return adapter.version(call_of(action), timeout_s=timeout_s)
+        return adapter.version(call_of(action, None), timeout_s=timeout_s)
     except Exception as error:  # noqa: BLE001 - an adapter's bug in a read: no version, so no call
         return Unreadable(type(error).__name__)

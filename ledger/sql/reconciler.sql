@@ -50,7 +50,7 @@ SELECT c.action_id, c.tenant, c.run, c.step, c.revision, c.phase, c.tool, c.tool
        c.expected_resource_version, c.key, c.fence,
        c.attempt_count, c.not_sent_count, c.in_doubt, c.no_resend, c.first_sent_at, c.quiet_from, c.absent_count,
        c.last_absent_at, c.lookup_count, c.last_error_code, counterfoil.now() AS as_of,
-       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
+       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.reach AS of_reach, p.receipt AS of_receipt,
        p.arguments AS of_arguments, t.receipt AS late_receipt, t.result AS late_result,
        r.verb AS asked, r.receipt AS asked_receipt, r.asked_at, r.by_person AS asked_by
 FROM claimed AS c
@@ -76,7 +76,7 @@ WITH due AS MATERIALIZED (
   RETURNING a.*
 )
 SELECT c.action_id, c.tenant, c.tool, c.tool_version, c.target, c.provider, c.account, c.arguments, c.lookup_count,
-       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
+       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.reach AS of_reach, p.receipt AS of_receipt,
        p.arguments AS of_arguments
 FROM claimed AS c
 LEFT JOIN counterfoil.action AS p ON p.action_id = c.parent_action_id;

@@ -51,7 +51,7 @@ WITH claimed AS (
 )
 SELECT c.*,  -- all of it, since the guards judge by nearly all of it; see `recorded` in claims.py
        extract(epoch FROM counterfoil.now() - c.first_sent_at)::double precision AS key_age_s,
-       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
+       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.reach AS of_reach, p.receipt AS of_receipt,
        p.arguments AS of_arguments, g.subject_id AS approval_subject_id, g.digest AS approval_digest,
        g.people AS approval_people, g.amount_max_minor AS approval_amount_max_minor,
        g.expires_at AS approval_expires_at
@@ -63,7 +63,7 @@ LEFT JOIN counterfoil.approval AS g ON g.approval_id = c.approval_id;
 -- After a connection was lost while the claim ran: is the row mine?
 SELECT a.*,
        extract(epoch FROM counterfoil.now() - a.first_sent_at)::double precision AS key_age_s,
-       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.receipt AS of_receipt,
+       p.action_id AS of_action_id, p.tool AS of_tool, p.key AS of_key, p.reach AS of_reach, p.receipt AS of_receipt,
        p.arguments AS of_arguments, g.subject_id AS approval_subject_id, g.digest AS approval_digest,
        g.people AS approval_people, g.amount_max_minor AS approval_amount_max_minor,
        g.expires_at AS approval_expires_at

@@ -16,7 +16,7 @@ from typing import Any
 
 from counterfoil.providers.aws.config import AwsConfig
 from counterfoil.providers.contract import Call
-from counterfoil.providers.frame import must_show_by
+from counterfoil.providers.frame import gone, must_show_by
 from counterfoil.providers.outcomes import (
     Absent,
     Finding,
@@ -166,7 +166,7 @@ def deletion_finding(*, exists: bool, answered: datetime | None, call: Call, lag
         return Found(Rejected("too_late")) if late else Absent()
     if late:
         return Found(Uncertain("may_have_run"), as_intended=False)
-    return Found(deleted(call)) if must_show_by(call, answered, lag_s=lag_s) else Unknown("too_fresh")
+    return Found(gone(call, deleted(call))) if must_show_by(call, answered, lag_s=lag_s) else Unknown("too_fresh")
 
 
 def deletion_outcome(answered: datetime | None, call: Call) -> Outcome:

@@ -24,7 +24,7 @@ from counterfoil.providers.email.cut import Cut
 from counterfoil.providers.email.imap import Mailbox, NotUnderstood, Refused, Wrote, session
 from counterfoil.providers.email.message import message_id_of
 from counterfoil.providers.email.outcomes import reason_of
-from counterfoil.providers.frame import each_found, judged_send, read_or_unreadable
+from counterfoil.providers.frame import each_found, gone, judged_send, read_or_unreadable
 from counterfoil.providers.outcomes import (
     Absent,
     Finding,
@@ -89,9 +89,11 @@ class Drafts:
                 return Rejected("many_drafts")
             if there and not mailbox.removes_one:
                 return Rejected("no_uidplus")
-            if there:
-                mailbox.remove(there[0])
-            return Succeeded(receipt, {"id": receipt})
+            removed = Succeeded(receipt, {"id": receipt})
+            if not there:
+                return gone(call, removed)
+            mailbox.remove(there[0])
+            return removed
 
         return self._acted(act, timeout_s)
 
@@ -152,9 +154,8 @@ class Drafts:
             if call.of is None:
                 return Unknown("of_unresolved")
             receipt = self._receipt(call.of)
-            return (
-                Absent() if mailbox.find(_ids_of(call.of.key, receipt)) else Found(Succeeded(receipt, {"id": receipt}))
-            )
+            there = mailbox.find(_ids_of(call.of.key, receipt))
+            return Absent() if there else Found(gone(call, Succeeded(receipt, {"id": receipt})))
         receipt = message_id_of(call.key, self._config.domain)
         there = mailbox.find(_ids_of(call.key, receipt))
         if len(there) > 1:

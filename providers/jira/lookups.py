@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from counterfoil.providers.contract import OTHER_KEY, Call
-from counterfoil.providers.frame import each_found, found_or_unknown
+from counterfoil.providers.frame import each_found, found_or_unknown, gone
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.jira.outcomes import (
     OPEN_PROPERTY,
@@ -221,7 +221,7 @@ class JiraLookups:
         if call.of is None or not call.of.receipt:
             return Unknown("of_unresolved")
         ids = {str(comment["id"]) for comment in self._reads.comments(str(call.arguments["issue"]))}
-        return Absent() if call.of.receipt in ids else Found(comment_done(call.of.receipt))
+        return Absent() if call.of.receipt in ids else Found(gone(call, comment_done(call.of.receipt)))
 
 
 def _is_of(ticket: Mapping[str, object], call: Call) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterfoil.providers.contract import OTHER_KEY, Call
-from counterfoil.providers.frame import each_found, judged_send, must_show_by
+from counterfoil.providers.frame import each_found, gone, judged_send, must_show_by
 from counterfoil.providers.linear.config import LinearConfig
 from counterfoil.providers.linear.documents import CLOSE_ISSUE, CREATE_COMMENT, CREATE_ISSUE, DELETE_COMMENT, WRITES
 from counterfoil.providers.linear.outcomes import (
@@ -191,7 +191,7 @@ class LinearAdapter:
         _, comment = self._reads.issue(str(call.arguments["issue"]), comment=wanted)
         if comment is not None:
             return Absent()
-        return Found(comment_done(wanted)) if self._must_show(call) else Unknown("too_fresh")
+        return Found(gone(call, comment_done(wanted))) if self._must_show(call) else Unknown("too_fresh")
 
     def _must_show(self, call: Call) -> bool:
         """Whether the list that was read last must show what was made before this call, if it is there."""

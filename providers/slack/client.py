@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from slack_sdk.errors import SlackApiError
 
 from counterfoil.providers.contract import OTHER_KEY, Call, Of
-from counterfoil.providers.frame import each_found, found_or_unknown, judged_send, must_show_by
+from counterfoil.providers.frame import each_found, found_or_unknown, gone, judged_send, must_show_by
 from counterfoil.providers.outcomes import (
     Absent,
     Finding,
@@ -252,7 +252,7 @@ class SlackAdapter:
         if self._about_to_post(of):
             return Unknown("about_to_post")
         is_gone = refused or must_show_by(call, self._now(), lag_s=self._config.read_lag_s)
-        return Found(unscheduled(of.receipt)) if is_gone else Unknown("too_fresh")
+        return Found(gone(call, unscheduled(of.receipt))) if is_gone else Unknown("too_fresh")
 
     def _about_to_post(self, of: Of) -> bool:
         post_at = time_of(of.arguments["post_at"])

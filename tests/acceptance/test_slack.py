@@ -128,6 +128,22 @@ def test_an_unwind_takes_it_back(world: World, approved: Any, unwind: Any, fault
     assert (world.sandbox.count("slack_unscheduled"), world.sandbox.count("slack_messages")) == (1, 0)
 
 
+def test_an_unwind_by_another_app_is_a_person_s(
+    world: World, approved: Any, unwind: Any, configure: Any, sql: Any
+) -> None:
+    """To another app what waits looks deleted: nothing is called taken back that will be posted all the same."""
+    approved("slack_schedule", post_at=later(world, days=2))
+    world.settle()
+    configure("slack", token="xoxb-another-app")
+    world.restart()
+    unwind()
+    world.settle()
+    assert world.states() == {"slack_schedule/s1/do": "succeeded", "slack_unschedule/s1/undo": "operator_review"}
+    assert sql("SELECT last_error_code FROM counterfoil.action WHERE phase = 'undo'") == [("credentials_changed",)]
+    world.advance(3 * 86_400)
+    assert (world.sandbox.count("slack_unscheduled"), world.sandbox.count("slack_messages")) == (0, 1)
+
+
 def test_an_unwind_that_comes_too_late(world: World, approved: Any, unwind: Any) -> None:
     """What was posted is not called taken back: the compensation is refused, and the run's end is a person's matter."""
     approved("slack_schedule", post_at=later(world, hours=1))

@@ -218,6 +218,10 @@ def _outcome(contract: Contract | None) -> str:
             return "grade B: if the answer is lost, an exact look-up tells what happened"
         case Grade.C:
             return "grade C: if the answer is lost, a look-up tells what happened, after a while"
+        case Grade.D if contract.lookup:
+            return (
+                "grade D: if the answer is lost, a look-up may show that it happened; otherwise a person must find out"
+            )
         case Grade.D:
             return "grade D: if the answer is lost, a person must find out"
 

@@ -217,7 +217,7 @@ def earned(contract: Contract, violations: list[Contradiction]) -> Grade:
     broken = {violation.rule for violation in violations}
     if contract.native_key_ttl_s is not None and not broken & KEY_RULES:
         return Grade.A
-    if contract.lookup and not broken & LOOKUP_RULES:
+    if contract.lookup and contract.absence_is_proof and not broken & LOOKUP_RULES:
         return Grade.C if contract.lookup_lag_s > 0 else Grade.B
     return Grade.D
 

@@ -294,7 +294,8 @@ def _judged(stage: Stage, ended: Ended, when: str) -> None:
         case End.PERSON:
             hold(have <= 1, "effects", f"{when}: {have} effects after {ended.attempts} attempts")
             unproved = have == 0 and not stage.contract.absence_is_proof
-            alone = stage.contract.grade is Grade.D or unproved or when in KEPT
+            is_blind = stage.contract.grade is Grade.D and not stage.contract.lookup
+            alone = is_blind or unproved or when in KEPT
             hold(alone, "person", f"{when}: ends with a person ({ended.code}), though the outcome could be found out")
 
 
