@@ -55,7 +55,8 @@ def find_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     if named is None:
         return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
     if not named.is_file():
-        raise ConfigError(f"{named} does not exist.", key=str(named), fix=f"Correct the path or {FILE_VARIABLE}.")
+        told = "is no file" if named.exists() else "does not exist"
+        raise ConfigError(f"{named} {told}.", key=str(named), fix=f"Correct the path or {FILE_VARIABLE}.")
     return named
 
 

@@ -304,6 +304,7 @@ def test_an_explanation_knows_the_contract_and_the_evidence(cli: Cli, rows: Rows
     seen = cli("action", "explain", made, url=reader).out
     assert "Look-up 1, as of this time, found it: it is done." in seen
     assert "private" not in seen
+    assert "found it (pi_private): it is done." in cli("action", "explain", made, url=rows.database.url("agent")).out
 
 
 def test_an_explanation_without_the_tool_says_so(cli: Cli, rows: Rows) -> None:

@@ -267,6 +267,9 @@ def test_action_explain_tells_who_decided(cli: Cli, ask: Callable[..., str]) -> 
     assert f"alice (login cf_operator, by cli) approved it over {digest}: fine." in after
     assert "Its approval serves until " in after
     assert cli("explain", action_id, noun="action", role="reader").out.count("over") == 0
+    for command in ("explain", "show"):  # an agent reads its own action, and not over what they decided
+        answer = cli(command, action_id, noun="action", role="agent")
+        assert (answer.code, digest in answer.out) == (0, False), answer.err
 
 
 @pytest.mark.parametrize("argv", [("show", "P-AAAA"), ("approve", "P-AAAA", "--digest", "0" * 16), ("show", "P")])

@@ -111,7 +111,7 @@ def explain_action(action_id: ActionId, json_: AsJson = False, config: ConfigPat
         wanted = {"action_id": action_id}
         allowed = ledger.row(own["may_read_evidence"], {})
         history = own["proved_in_action"] if allowed and allowed["may"] else agent["read_history"]
-        decisions, approval = _decided(ledger, action, may_read=bool(allowed and allowed["may"]))
+        decisions, approval = _decided(ledger, action)
         said = explain(
             action,
             ledger.rows(agent["read_attempts"], wanted),
@@ -229,18 +229,22 @@ def _shown(ledger: Ledger, action: Row, *, arguments: bool) -> dict[str, Any]:
         **{name: json.loads(text) if text and name != "receipt" else text for name, text in (said or {}).items()},
         "attempts": ledger.rows(agent["read_attempts"], wanted),
         "history": ledger.rows(agent["read_history"], wanted),
-        "decisions": _decided(ledger, action, may_read=False)[0],
+        "decisions": _decided(ledger, action, in_full=False)[0],
     }
 
 
-def _decided(ledger: Ledger, action: Row, *, may_read: bool) -> tuple[list[Row], Row | None]:
+def _decided(ledger: Ledger, action: Row, *, in_full: bool = True) -> tuple[list[Row], Row | None]:
     """What people said about the action's proposal, and its approval; reasons and digests where the login may read them."""
     from counterfoil.ledger.queries import load
 
     doors = load("counterfoil.ledger", "sql/proposals.sql")
-    query = doors["said_on"] if may_read else doors["decisions_on"]
+    [may] = ledger.rows(load("counterfoil.cli", "sql/show.sql")["may_read_decisions"], {})
+    if not may["may"]:
+        return [], None
+    in_full = in_full and may["in_full"]
+    query = doors["said_on"] if in_full else doors["decisions_on"]
     decisions = ledger.rows(query, {"subject_id": action["proposal_id"]}) if action["proposal_id"] else []
-    approval = ledger.row(doors["approval_of"], {"action_id": action["action_id"]}) if may_read else None
+    approval = ledger.row(doors["approval_of"], {"action_id": action["action_id"]}) if in_full else None
     return decisions, approval
 
 

@@ -20,6 +20,11 @@ SELECT arguments, receipt, result FROM counterfoil.action WHERE action_id = :act
 -- name: may_read_evidence
 SELECT has_column_privilege('counterfoil.history', 'evidence', 'SELECT') AS may;
 
+-- name: may_read_decisions
+-- Agents read nothing of what people said, readers no reasons and digests.
+SELECT has_any_column_privilege('counterfoil.decision', 'SELECT') AS may,
+       has_table_privilege('counterfoil.approval', 'SELECT') AS in_full;
+
 -- name: proved_in_action
 -- The history with what each look-up showed: receipts and codes, so for logins that may read those.
 SELECT history_id, at, from_state, to_state, attempt_count, changed_by, db_role, reason, evidence
