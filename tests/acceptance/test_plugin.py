@@ -16,6 +16,9 @@ PLUGIN, AGENT = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTI
 PROJECT = {
     "counterfoil.toml": """
 tools = ["counterfoil.providers.stripe.tools", "shop"]
+
+[notify]
+command = ["touch", "a-person-was-told"]
 """,
     "shop.py": """
 import os
@@ -32,6 +35,19 @@ def find(key: str) -> list:
 @tool(cls="reversible", effect="shipment", target="order", audience=[], lookup=find, native_key_ttl_s=3600)
 def ship(order: str, *, key: str) -> dict:
     return ask("POST", json={"order": order}, headers={"Idempotency-Key": key})
+
+
+@tool(
+    cls="irreversible",
+    effect="letter",
+    target="order",
+    once_per="order",
+    audience=["customer"],
+    approval="always",
+    uncertain="operator_review",
+)
+def write(order: str) -> dict:
+    raise RuntimeError("nobody has approved it")
 
 
 def ask(method: str, **more) -> dict:
@@ -68,6 +84,12 @@ def test_the_next_one_sees_nothing_of_it(counterfoil, sandbox, clock):
         assert run.call("stripe_charge", CHARGE, wait_s=20).status != "succeeded"
     assert sandbox.stripe.count("charges") == 0
 """,
+    "test_person.py": """
+def test_what_waits_for_a_person(counterfoil):
+    with counterfoil.run("ticket-1182", tenant="acme", actor="bot") as run:
+        assert run.call("write", {"order": "1182"}, wait_s=1).status == "awaiting_approval"
+    counterfoil.settle()
+""",
     "conftest.py": PLUGIN,
     "test_agent.py": AGENT,
     "test_idle.py": """
@@ -101,6 +123,13 @@ def test_an_agent_s_tests_run_the_fleet_without_a_wait(tmp_path: Path) -> None:
     done = run(tmp_path, "test_agent.py", "test_own.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
+
+
+def test_no_real_person_is_told_by_a_test(tmp_path: Path) -> None:
+    """The project's command for notices is for people who have to act; what a test plays is no reason to."""
+    done = run(tmp_path, "test_person.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "a-person-was-told").exists()
 
 
 def test_the_page_names_every_point() -> None:

@@ -131,6 +131,7 @@ def counterfoil(
         )
         given = read_file(written)
         secret = {"key_secret_file": str(home.path / "secrets" / KEY_SECRET)}
+        given = {**given, "notify": {}}  # the project's is for people who have to act
         settings = Settings(**{**given, "database": {"url": database_url(home, urls, name, "worker"), **secret}})
         world = World(
             settings=settings,
