@@ -321,6 +321,9 @@ def test_a_404_of_somebody_else_is_no_absence(aws: AwsAdapter, sandbox: Sandbox)
     for body in ("<html>", {"code": "NoSuchThing"}):
         sandbox.aws.fault("answer", on=GET, status=404, body=body)
         assert find(aws, call_of()) == Unknown("http_404")
+    for status in (400, 502):
+        sandbox.aws.fault("answer", on=GET, status=status, body={"__type": "ResourceNotFoundException"})
+        assert find(aws, call_of()) == Unknown(f"http_{status}"), "AWS says it with a 404"
 
 
 def test_what_a_person_names(aws: AwsAdapter, sandbox: Sandbox) -> None:

@@ -226,8 +226,7 @@ def speaking(text: bytes, *, drips: bool = True) -> Iterator[int]:
     over = threading.Event()
 
     def drip(server: socket.socket) -> None:
-        client, _ = server.accept()
-        with client, suppress(OSError):
+        with suppress(OSError), server.accept()[0] as client:
             client.sendall(text)
             while drips and not over.wait(0.02):
                 client.sendall(text)
@@ -240,6 +239,7 @@ def speaking(text: bytes, *, drips: bool = True) -> Iterator[int]:
             yield server.getsockname()[1]
         finally:
             over.set()
+            server.shutdown(socket.SHUT_RDWR)  # nobody may have come
             thread.join()
 
 

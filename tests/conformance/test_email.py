@@ -237,8 +237,7 @@ def dripping(text: bytes) -> Iterator[int]:
     over = threading.Event()
 
     def drip(server: socket.socket) -> None:
-        client, _ = server.accept()
-        with client, suppress(OSError):
+        with suppress(OSError), server.accept()[0] as client:
             while not over.wait(0.02):
                 client.sendall(text)
 
@@ -249,6 +248,7 @@ def dripping(text: bytes) -> Iterator[int]:
             yield server.getsockname()[1]
         finally:
             over.set()
+            server.shutdown(socket.SHUT_RDWR)  # nobody may have come
             thread.join()
 
 

@@ -32,7 +32,10 @@ def server(to_data: bytes, to_dot: bytes, taken: list[bytes]) -> Iterator[int]:
     """A server that says `to_data` at once to DATA and `to_dot` after the dot; what came whole is `taken`."""
 
     def serve(listener: socket.socket) -> None:
-        client, _ = listener.accept()
+        try:
+            client, _ = listener.accept()
+        except OSError:  # nobody came
+            return
         with client, client.makefile("rb") as lines:
             client.sendall(b"220 ready\r\n")
             message: list[bytes] | None = None
@@ -53,6 +56,7 @@ def server(to_data: bytes, to_dot: bytes, taken: list[bytes]) -> Iterator[int]:
         try:
             yield listener.getsockname()[1]
         finally:
+            listener.shutdown(socket.SHUT_RDWR)
             thread.join()
 
 

@@ -99,6 +99,18 @@ def test_a_refusal_of_the_comment_is_none_of_the_closing(
     assert isinstance(outcome, Rejected if is_definite else Uncertain), outcome
 
 
+def test_an_issue_that_was_not_moved_is_not_closed(linear: LinearAdapter, sandbox: Sandbox) -> None:
+    """The answer shows the state that the issue is in now: an open one, or none at all, is no closing."""
+    issue = sent(linear, CREATES)
+    close = closes(2, issue)
+    said = {"success": True, "comment": {"id": id_of(close.key)}}
+    for state in ({"name": "Done", "type": "completed"}, {"name": "Todo", "type": "unstarted"}, None):
+        now = {"id": id_of(CREATES.key), "identifier": issue, "state": state}
+        done = {"data": {"issueUpdate": {"success": True, "issue": now}, "commentCreate": said}}
+        sandbox.linear.fault("answer", on=UPDATE, status=200, body=done)
+        assert linear.send(close, timeout_s=TIMEOUT_S) == Uncertain("not_closed")
+
+
 def test_closing_what_is_in_the_trash_or_unknown(linear: LinearAdapter, sandbox: Sandbox) -> None:
     """An issue in the trash is taken back already; one that is not ours, or not there, is not touched."""
     issue = sent(linear, CREATES)
