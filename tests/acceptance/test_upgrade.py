@@ -80,9 +80,11 @@ def under_way(world: World, enqueue: Any) -> dict[str, str]:
         order = next(orders)
         enqueue("stripe_charge", {**CHARGE, "order_id": str(order)}, step=f"s{order}", run=f"r{order}")
 
-    for fault in (None, "504_after_commit", "504_before_commit", "429_bare"):
+    long = {"headers": {"Retry-After": "600"}}  # else it may be due again while the others are made
+    for fault in (None, "504_after_commit", "504_before_commit", "429_retry_after"):
         if fault is not None:
-            world.sandbox.stripe.fault(fault, on="payment_intents.create")
+            more = long if fault == "429_retry_after" else {}
+            world.sandbox.stripe.fault(fault, on="payment_intents.create", **more)
         charged()
         world.work()
     with world.crash_after("before_settle"):
