@@ -91,14 +91,16 @@ def found(
 
 
 def finding_of(tool: HttpTool, lookup: HttpLookup, call: Call, item: object) -> Finding:
-    """The finding for the one object that is the call's."""
+    """The finding for the one object that is the call's. Without our key on it, it is known by the receipt of what is
+    undone: where that went elsewhere, the object of that name here is another."""
     outcome = outcome_of(tool, item)
     if outcome is _NOT_DONE:
         return Absent()
     if isinstance(outcome, Uncertain) and outcome.code == "malformed":
         return Unknown("malformed")
     as_intended = all(_same(at(item, pointer), call.arguments.get(name)) for name, pointer in lookup.match.items())
-    return Found(outcome, as_intended=as_intended)
+    is_known = lookup.key_field is not None or call.of is None or not call.of.elsewhere
+    return Found(outcome, as_intended=as_intended and is_known)
 
 
 def carries(item: object, pointer: str, key: str) -> bool:

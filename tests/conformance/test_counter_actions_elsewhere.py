@@ -26,3 +26,15 @@ def test_gone_is_done_only_where_it_was(name: str, sandbox: Sandbox) -> None:
     assert stage.call.of is not None
     moved = replace(stage, call=replace(stage.call, of=replace(stage.call.of, elsewhere=True)))
     assert moved.lookup() == Found(Rejected(MOVED))
+
+
+def test_an_object_known_by_its_receipt_only(sandbox: Sandbox) -> None:
+    """The cancellation's look-up asks by the receipt of what is undone; at another address that is another's object."""
+    stage = staged(SUBJECTS["http_unship"], sandbox)
+    assert isinstance(stage.send(), Succeeded)
+    assert isinstance(stage.lookup(), Found)
+    assert stage.call.of is not None
+    moved = replace(stage, call=replace(stage.call, of=replace(stage.call.of, elsewhere=True)))
+    found = moved.lookup()
+    assert isinstance(found, Found)
+    assert not found.as_intended
