@@ -255,7 +255,7 @@ def test_intent_never_changes(rows: Rows) -> None:
 def test_every_column_is_intent_or_may_change(rows: Rows) -> None:
     """A new column must be put on one side or the other: the intent's, or those that follow the action's life."""
     life = {
-        *("state", "superseded_by", "approval_id", "once_held", "key", "key_version", "fence", "generation"),
+        *("state", "superseded_by", "approval_id", "once_held", "key", "key_version", "reach", "fence", "generation"),
         *("attempt_count", "not_sent_count", "ready_at", "lease_until", "quiet_from", "first_sent_at", "last_sent_at"),
         *(
             "in_doubt",
