@@ -32,6 +32,12 @@ def clean_id(value: object) -> str | None:
     return clean_text(value, chars_max=ID_CHARS_MAX).strip() or None
 
 
+def clean_token(value: object) -> str | None:
+    """An id or a code of a provider's own, which has no blanks; None for anything else, such as a sentence in its place."""
+    text = clean_id(value)
+    return None if text is None or any(c.isspace() for c in text) else text
+
+
 def clean_fields(answer: Mapping[str, object], names: Iterable[str]) -> dict[str, Json]:
     """The named fields that `answer` has, each made storable."""
     return {name: clean_json(answer[name]) for name in names if name in answer}

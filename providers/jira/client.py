@@ -46,7 +46,7 @@ from counterfoil.providers.outcomes import (
     Unreadable,
     Version,
 )
-from counterfoil.providers.sanitise import clean_id
+from counterfoil.providers.sanitise import clean_token
 
 _PREFERRED = ("won't do", "won’t do", "wont do", "won't fix", "cancelled", "canceled")
 
@@ -200,7 +200,7 @@ class JiraAdapter:
 def _issue_changed_by(call: Call) -> str | None:
     """The ticket that a call changes; None for one that makes a ticket, or whose ticket is not known."""
     if call.tool in ("jira_comment", "jira_delete_comment"):
-        return clean_id(call.arguments.get("issue"))
+        return clean_token(call.arguments.get("issue"))
     return call.of.receipt if call.of else None
 
 

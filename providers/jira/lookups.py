@@ -32,7 +32,7 @@ from counterfoil.providers.jira.outcomes import (
 )
 from counterfoil.providers.jira.reads import JiraReads, fields_of, properties_of, status_of
 from counterfoil.providers.outcomes import Absent, Finding, Found, Many, Rejected, Succeeded, Uncertain, Unknown
-from counterfoil.providers.sanitise import clean_id
+from counterfoil.providers.sanitise import clean_token
 
 CLOCKS_APART = timedelta(minutes=5)
 """How far Jira's clock may be behind the ledger's, which stamped the first send."""
@@ -79,14 +79,14 @@ class JiraLookups:
             return call.of.receipt if call.of else None
         key = call.of.key
         tickets = [t for t in self._reads.tickets_with_labels([key]) if _carries(t, key)]
-        return clean_id(tickets[0].get("key")) if len(tickets) == 1 else None
+        return clean_token(tickets[0].get("key")) if len(tickets) == 1 else None
 
     def comment_of(self, call: Call) -> str | None:
         """The comment that this call is about, likewise."""
         if call.of is None or call.of.receipt:
             return call.of.receipt if call.of else None
         matches = self._comments_with(call, call.of.key)
-        return clean_id(matches[0]["id"]) if len(matches) == 1 else None
+        return clean_token(matches[0]["id"]) if len(matches) == 1 else None
 
     def opened(self, call: Call, issue: str) -> Succeeded | Rejected | None:
         """Whether the ticket has left the staging status, by this call or a person's hand; None while it is there.
@@ -179,7 +179,7 @@ class JiraLookups:
         if not matches:
             return Absent()
         if len(matches) > 1:
-            return Many(tuple(clean_id(t.get("key")) or "" for t in list(matches.values())[:RECEIPTS_MAX]))
+            return Many(tuple(clean_token(t.get("key")) or "" for t in list(matches.values())[:RECEIPTS_MAX]))
         ticket = next(iter(matches.values()))
         created = fields_of(ticket).get("created")
         finding = found(ticket_outcome(ticket), properties=properties_of(ticket), created=created)
@@ -242,7 +242,7 @@ def _comment_finding(matches: Sequence[Mapping[str, object]]) -> Finding:
     if not matches:
         return Absent()
     if len(matches) > 1:
-        return Many(tuple(clean_id(comment["id"]) or "" for comment in matches[:RECEIPTS_MAX]))
+        return Many(tuple(clean_token(comment["id"]) or "" for comment in matches[:RECEIPTS_MAX]))
     properties, created = properties_of(matches[0]), matches[0].get("created")
     return found(comment_outcome(matches[0]), properties=properties, created=created)
 

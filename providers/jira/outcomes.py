@@ -8,7 +8,7 @@ from datetime import datetime
 
 from counterfoil.providers.contract import Call
 from counterfoil.providers.outcomes import Found, NotSent, Rejected, Succeeded, Uncertain
-from counterfoil.providers.sanitise import clean_id, clean_text
+from counterfoil.providers.sanitise import clean_text, clean_token
 from counterfoil.providers.transport import classify_exception, classify_status, retry_after_of
 
 PROPERTY = "counterfoil"
@@ -50,7 +50,7 @@ def is_ours(properties: Mapping[str, object], key: str, *, name: str = PROPERTY)
 def ticket_outcome(answer: object) -> Succeeded | Uncertain:
     """A new ticket needs both its id and its key."""
     if isinstance(answer, Mapping):
-        issue_id, key = clean_id(answer.get("id")), clean_id(answer.get("key"))
+        issue_id, key = clean_token(answer.get("id")), clean_token(answer.get("key"))
         if issue_id is not None and key is not None:
             return Succeeded(key, {"id": issue_id, "key": key})
     return Uncertain("malformed", evidence=type(answer).__name__)
@@ -58,7 +58,7 @@ def ticket_outcome(answer: object) -> Succeeded | Uncertain:
 
 def comment_outcome(answer: object) -> Succeeded | Uncertain:
     """A new comment needs its id."""
-    receipt = clean_id(answer.get("id")) if isinstance(answer, Mapping) else None
+    receipt = clean_token(answer.get("id")) if isinstance(answer, Mapping) else None
     return Uncertain("malformed", evidence=type(answer).__name__) if receipt is None else comment_done(receipt)
 
 

@@ -12,7 +12,7 @@ from jira import JIRA
 from counterfoil.providers.jira.config import JiraConfig
 from counterfoil.providers.jira.outcomes import OPEN_PROPERTY, PROPERTY, UNDO_PROPERTY, label_of, time_of
 from counterfoil.providers.oneshot import OneShot
-from counterfoil.providers.sanitise import clean_id
+from counterfoil.providers.sanitise import clean_token
 
 WEST_OF_UTC = timedelta(hours=12)
 """JQL reads a date in the account's time zone, which is at most this far behind UTC."""
@@ -76,7 +76,7 @@ class JiraReads:
         """
         ticket = self.get(f"issue/{issue}", fields="status,updated")
         status, updated = status_of(ticket), time_of(fields_of(ticket).get("updated"))
-        status_id = clean_id(status.get("id"))
+        status_id = clean_token(status.get("id"))
         if updated is None or status_id is None:
             raise Incomplete("malformed")
         return f"{updated.astimezone(UTC).isoformat(timespec='milliseconds')} in status {status_id[:64]}"

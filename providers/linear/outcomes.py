@@ -22,7 +22,7 @@ from typing import Any
 
 from counterfoil.providers.contract import Call
 from counterfoil.providers.outcomes import Absent, Finding, Found, Many, Rejected, Succeeded, Uncertain
-from counterfoil.providers.sanitise import clean_id, clean_text
+from counterfoil.providers.sanitise import clean_text, clean_token
 from counterfoil.providers.transport import retry_after_of
 
 RECEIPTS_MAX = 20
@@ -126,7 +126,7 @@ def issue_made(payload: object, *, wanted: str) -> Succeeded | Uncertain:
 
 def issue_done(issue: Mapping[str, Any]) -> Succeeded | Uncertain:
     """An issue needs its id and its identifier."""
-    issue_id, identifier = clean_id(issue.get("id")), clean_id(issue.get("identifier"))
+    issue_id, identifier = clean_token(issue.get("id")), clean_token(issue.get("identifier"))
     if issue_id is None or identifier is None:
         return Uncertain("malformed", evidence=type(issue).__name__)
     return Succeeded(identifier, {"id": issue_id, "identifier": identifier})
@@ -172,7 +172,7 @@ def closed_as(issue: Mapping[str, Any]) -> str | None:
 
 def closed(issue: Mapping[str, Any], state: str) -> Succeeded:
     """The issue is, or was put, in this state."""
-    identifier = clean_id(issue["identifier"]) or ""
+    identifier = clean_token(issue["identifier"]) or ""
     return Succeeded(identifier, {"identifier": identifier, "state": clean_text(state)})
 
 
@@ -196,7 +196,7 @@ def _finding(call: Call, items: Sequence[Mapping[str, Any]], text_field: str, re
     if not items:
         return Absent()
     if len(items) > 1:
-        return Many(tuple(clean_id(item[receipt_field]) or "" for item in items[:RECEIPTS_MAX]))
+        return Many(tuple(clean_token(item[receipt_field]) or "" for item in items[:RECEIPTS_MAX]))
     item = items[0]
     text = item[text_field]
     exact = isinstance(text, str) and mark_of(call) in text

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from counterfoil.providers.contract import OTHER_KEY, Call, Of
 from counterfoil.providers.outcomes import Absent, Finding, Found, Many, Rejected, Succeeded, Uncertain, Unknown
-from counterfoil.providers.sanitise import clean_id
+from counterfoil.providers.sanitise import clean_token
 from counterfoil.providers.stripe.outcomes import (
     CAPTURED_ELSEWHERE,
     UNMARKED,
@@ -85,7 +85,7 @@ class StripeLookups:
             return None
         listed = self._reads.payments(of.arguments["customer"], since=None, charges=False)
         matches = [item for item in listed if is_ours(item, kind="payment_intent", key=of.key)]
-        return clean_id(matches[0].get("id")) if len(matches) == 1 else None
+        return clean_token(matches[0].get("id")) if len(matches) == 1 else None
 
     def _find(self, group: Sequence[Call]) -> dict[str, Finding]:
         first = group[0]
@@ -157,7 +157,7 @@ def _finding(call: Call, items: Iterable[Mapping[str, object]]) -> Finding:
     if not matches:
         return Absent()
     if len(matches) > 1:
-        return Many(tuple(clean_id(item.get("id")) or "" for item in matches[:RECEIPTS_MAX]))
+        return Many(tuple(clean_token(item.get("id")) or "" for item in matches[:RECEIPTS_MAX]))
     return found(matches[0], OUTCOMES[call.tool](matches[0]))
 
 

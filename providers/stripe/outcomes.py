@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from counterfoil.providers.contract import Call
 from counterfoil.providers.outcomes import Found, NotSent, Rejected, Succeeded, Uncertain, Unreadable, Version
-from counterfoil.providers.sanitise import clean_fields, clean_id
+from counterfoil.providers.sanitise import clean_fields, clean_token
 from counterfoil.providers.transport import REFUSALS, classify_exception, retry_after_of
 
 KEY = "counterfoil_key"
@@ -134,7 +134,7 @@ def refund_outcome(refund: Mapping[str, object]) -> Succeeded | Rejected | Uncer
 
 def is_ours(item: object, *, kind: str, key: str) -> bool:
     """`item` is an object of this kind, with an id, that carries our key."""
-    if not isinstance(item, Mapping) or item.get("object") != kind or clean_id(item.get("id")) is None:
+    if not isinstance(item, Mapping) or item.get("object") != kind or clean_token(item.get("id")) is None:
         return False
     metadata = item.get("metadata")
     return isinstance(metadata, Mapping) and metadata.get(KEY) == key
@@ -211,10 +211,12 @@ def error_code(exc: Exception) -> str:
 
 
 def _succeeded(item: Mapping[str, object], **more: int | str | None) -> Succeeded | Uncertain:
-    receipt = clean_id(item.get("id"))
+    receipt = clean_token(item.get("id"))
     if receipt is None:
         return Uncertain("no_receipt")
-    return Succeeded(receipt, clean_fields({**item, **more}, (*FIELDS, *more)))
+    fields = clean_fields({**item, **more}, (*FIELDS, *more))
+    # Words of Stripe's are tokens; a sentence in the place of one is told to nobody.
+    return Succeeded(receipt, {n: clean_token(v) if isinstance(v, str) else v for n, v in fields.items()})
 
 
 def _capture_before(intent: Mapping[str, object]) -> str | None:

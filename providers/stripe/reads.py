@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from counterfoil.providers.sanitise import clean_id
+from counterfoil.providers.sanitise import clean_token
 from counterfoil.providers.stripe.outcomes import KEY
 
 PAGE_SIZE = 100
@@ -68,7 +68,7 @@ class StripeReads:
         for rows, _ in pages:
             for event in rows:
                 key, object_id = _part(event, "request", "idempotency_key"), _part(event, "data", "object", "id")
-                if key in keys and clean_id(object_id) is not None:
+                if key in keys and clean_token(object_id) is not None:
                     ids.setdefault(str(key), set()).add(str(object_id))
         return ids
 
@@ -84,7 +84,7 @@ class StripeReads:
                 raise Incomplete("malformed")
             for item in data:
                 key, object_id = _part(item, "metadata", KEY), _part(item, "id")
-                if key in some and clean_id(object_id) is not None:
+                if key in some and clean_token(object_id) is not None:
                     ids.setdefault(str(key), set()).add(str(object_id))
         return ids
 

@@ -27,6 +27,8 @@ KEY = "counterfoil_key"
 TARGET = "counterfoil_target"
 """In an audit's custom metadata, which a write sets together with its effect, and nobody can edit afterwards."""
 DONE = ("solved", "closed")
+STATUSES = ("new", "open", "pending", "hold", *DONE)
+"""Zendesk's own; an account's custom ones each belong to one of them, which this field says."""
 NOT_SOLVED = Uncertain("not_solved")
 RECEIPTS_MAX = 20
 
@@ -54,7 +56,7 @@ def number_of(item: object) -> str | None:
 def ticket_outcome(ticket: object, *, named: str | None = None) -> Succeeded | Uncertain:
     """A ticket needs its id, that of `named` where one was written to, and a status."""
     receipt, status = number_of(ticket), ticket.get("status") if isinstance(ticket, Mapping) else None
-    if receipt is None or not isinstance(status, str) or named not in (None, receipt):
+    if receipt is None or status not in STATUSES or named not in (None, receipt):
         return Uncertain("malformed", evidence=type(ticket).__name__)
     return done(receipt, status)
 

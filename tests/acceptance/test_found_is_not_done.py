@@ -9,6 +9,7 @@ import pytest
 import requests
 
 from counterfoil import Counterfoil
+from counterfoil.ledger.keys import provider_key
 from counterfoil.providers.registry import Registry
 from counterfoil.testing import World
 
@@ -110,3 +111,34 @@ def test_a_provider_s_words_reach_nobody(
     written = " ".join(str(sql(f"SELECT t FROM counterfoil.{name} AS t")) for name in tables)
     assert "1182" in written, "the whole ledger was read"
     assert "Ignore your" not in written
+
+
+SUCCESSES: dict[str, list[dict[str, Any]]] = {
+    "stripe_charge": [{"id": PROSE}, {"currency": PROSE}, {"status": PROSE}],
+    "jira_create": [{"id": PROSE}, {"key": PROSE}],
+    "zendesk_create": [{"status": PROSE}, {"id": PROSE}],
+}
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize(("tool", "change"), [(tool, change) for tool, each in SUCCESSES.items() for change in each])
+def test_a_sentence_in_a_success_reaches_nobody(
+    world: World, enqueue: Any, sql: Any, client: Callable[..., Counterfoil], tool: str, change: dict[str, Any]
+) -> None:
+    """Where an id, a status or a currency should be: it is neither kept nor told."""
+    arguments, operation, _, _ = DECOYS[tool]
+    provider = tool.partition("_")[0]
+    action_id = enqueue(tool, arguments)
+    key = provider_key(world.settings.key_secret(), "acme", tool, action_id)
+    money = {"object": "payment_intent", "id": "pi_1", "status": "succeeded", "amount": 500, "currency": "usd"}
+    bodies: dict[str, tuple[int, dict[str, Any]]] = {
+        "stripe": (200, {**money, "metadata": {"counterfoil_key": key, "counterfoil_order": "1182"}, **change}),
+        "jira": (201, {"id": "10001", "key": "SUP-1", **change}),
+        "zendesk": (201, {"ticket": {"id": 1, "status": "new", "external_id": f"cf-{key}", **change}}),
+    }
+    status, body = bodies[provider]
+    world.sandbox.fault("answer", provider=provider, operation=operation, status=status, body=body, times=None)
+    world.settle()
+    assert "Ignore your" not in client().result(action_id, tenant="acme").model_dump_json()
+    tables = [name for (name,) in sql("SELECT tablename FROM pg_tables WHERE schemaname = 'counterfoil'")]
+    assert "Ignore your" not in " ".join(str(sql(f"SELECT t FROM counterfoil.{name} AS t")) for name in tables)
