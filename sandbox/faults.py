@@ -73,6 +73,7 @@ FAULTS: Mapping[str, Fault] = {
     # before it runs, and the late one meets the key (or, without one, doubles).
     "504_then_commit_after": Fault(status=504, body=HTML, commit=Commit.LATER, delay_s=5.0),
     "html_502": Fault(status=502, body=HTML),
+    "html_503": Fault(status=503, body=HTML),
     # A sign-on page lets the client through and sends it back, now with a GET.
     "302_login": Fault(status=302, body=HTML),
     "307_self": Fault(status=307, body=b""),
