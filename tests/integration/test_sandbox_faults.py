@@ -34,6 +34,7 @@ CHARGE_MEETS: dict[str, tuple[int, type[Exception] | None, int | None]] = {
     "504_after_commit": (1, stripe.APIError, 504),
     "504_then_commit_after": (0, stripe.APIError, 504),
     "html_502": (0, stripe.APIError, 502),
+    "html_503": (0, stripe.APIError, 503),
     "302_login": (0, None, 200),
     "307_self": (1, None, 200),
     "rst_mid_request": (0, stripe.APIConnectionError, None),
