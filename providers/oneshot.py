@@ -25,23 +25,14 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError
 
-REPLY_BYTES_MAX = 1 << 20
-CONNECT_TIMEOUT_S = 3.05
-"""A little more than a TCP retransmission (3 s)."""
+from counterfoil.providers.attempt import CONNECT_TIMEOUT_S, REPLY_BYTES_MAX, OneAttempt, ReplyTooLarge
+
 ALLOWANCE_S = 0.1
 """How much later than the socket's own timeout a connection is cut."""
 logging.getLogger("urllib3").setLevel(logging.ERROR)  # below that it logs addresses, and headers that it cannot read
 _CHUNK_BYTES = 1 << 16
 _READS_MAX = REPLY_BYTES_MAX
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
-class SecondWrite(RuntimeError):
-    """The client wanted to send another write in the same attempt: a hidden retry."""
-
-
-class ReplyTooLarge(RuntimeError):
-    """The reply is larger than `REPLY_BYTES_MAX`; it was not read to its end."""
 
 
 class DeadlinePassed(requests.exceptions.ReadTimeout):
@@ -130,32 +121,14 @@ def _pools(line: _Line) -> dict[str, type[HTTPConnectionPool]]:
     return {"http": PlainPool, "https": TlsPool}
 
 
-class OneShot(HTTPAdapter):
+class OneShot(HTTPAdapter, OneAttempt):
     """The transport of one client. Used by one thread at a time; every request needs an open `attempt`."""
 
     def __init__(self) -> None:
-        super().__init__(max_retries=0, pool_connections=1, pool_maxsize=1)
+        HTTPAdapter.__init__(self, max_retries=0, pool_connections=1, pool_maxsize=1)
+        OneAttempt.__init__(self)
         self._line = _Line()
         self.poolmanager.pool_classes_by_scheme = _pools(self._line)
-        self.wrote = False
-        """A write was handed to the network in the present attempt. False proves that none left."""
-        self._writes_left = 0
-        self._deadline_s = 0.0
-        self._request_s = 0.0
-
-    @contextmanager
-    def attempt(self, *, timeout_s: float, writes_max: int, request_s: float | None = None) -> Iterator[OneShot]:
-        """Opens the door for reads and `writes_max` writes, all within `timeout_s`, each within `request_s`.
-
-        After a request that timed out there is no other: who hangs once is not asked again in the same attempt.
-        """
-        self.wrote, self._writes_left = False, writes_max
-        self._deadline_s = time.monotonic() + timeout_s
-        self._request_s = timeout_s if request_s is None else request_s
-        try:
-            yield self
-        finally:
-            self._writes_left, self._deadline_s = 0, 0.0
 
     def mount_on(self, session: requests.Session) -> None:
         """Takes over the session: no redirects, no environment proxies, no netrc."""
@@ -166,20 +139,18 @@ class OneShot(HTTPAdapter):
 
     def send(self, request: requests.PreparedRequest, *args: Any, **more: Any) -> requests.Response:
         """Sends within what is left of the attempt (the client's own `timeout` is ignored) and reads the reply."""
-        left_s = min(self._request_s, self._deadline_s - time.monotonic())
+        left_s = self._left_s()
         if left_s <= 0:
             raise DeadlinePassed("no time left for this request", request=request)
         if self._writes(request):
-            if self._writes_left < 1:
-                raise SecondWrite(f"a further {request.method} was refused")
-            self._writes_left -= 1
+            self._spend_write(str(request.method))
             self.wrote = True
         more |= {"stream": True, "timeout": (min(CONNECT_TIMEOUT_S, left_s), left_s)}
         try:
             with self._line.open_for(left_s):
                 reply = self._answer(request, *args, **more)
         except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
-            self._deadline_s = 0.0
+            self._end()
             raise
         if not 200 <= reply.status_code < 500:
             self._line.close()  # an interim answer, or a gateway's: the real one may still come on this connection

@@ -13,19 +13,16 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request
 
 from slack_sdk import WebClient
 
+from counterfoil.providers.attempt import CONNECT_TIMEOUT_S, REPLY_BYTES_MAX, OneAttempt, ReplyTooLarge
 from counterfoil.providers.slack.config import SlackConfig
 
-REPLY_BYTES_MAX = 1 << 20
-CONNECT_TIMEOUT_S = 3.05
-"""A little more than a TCP retransmission (3 s)."""
 READS = frozenset(
     {
         "auth.test",
@@ -38,55 +35,27 @@ READS = frozenset(
 """Every call is a POST, so these alone count as reads."""
 
 
-class SecondWrite(RuntimeError):
-    """The client wanted to send another write in the same attempt: a hidden retry."""
-
-
-class ReplyTooLarge(RuntimeError):
-    """The reply is larger than `REPLY_BYTES_MAX`; it was not read to its end."""
-
-
 class DeadlinePassed(TimeoutError):
     """The attempt's time was used up before this request, or while it was made."""
 
 
-class Wire(WebClient):
+class Wire(WebClient, OneAttempt):
     """slack-sdk's client. Used by one thread at a time; every request needs an open `attempt`."""
 
     def __init__(self, config: SlackConfig) -> None:
-        super().__init__(token=config.token, base_url=config.base_url, retry_handlers=[], logger=_silent())
+        WebClient.__init__(self, token=config.token, base_url=config.base_url, retry_handlers=[], logger=_silent())
         self.proxy = None  # it has read the environment's
-        self.wrote = False
-        """A write was handed to the network in the present attempt. False proves that none left."""
+        OneAttempt.__init__(self)
         self._tls = ssl.create_default_context()
-        self._writes_left = 0
-        self._deadline_s = 0.0
-        self._request_s = 0.0
-
-    @contextmanager
-    def attempt(self, *, timeout_s: float, writes_max: int, request_s: float | None = None) -> Iterator[Wire]:
-        """Opens the door for reads and `writes_max` writes, all within `timeout_s`, each within `request_s`.
-
-        After a request that timed out there is no other: who hangs once is not asked again in the same attempt.
-        """
-        self.wrote, self._writes_left = False, writes_max
-        self._deadline_s = time.monotonic() + timeout_s
-        self._request_s = timeout_s if request_s is None else request_s
-        try:
-            yield self
-        finally:
-            self._writes_left, self._deadline_s = 0, 0.0
 
     def _perform_urllib_http_request_internal(self, url: str, req: Request) -> dict[str, Any]:
         """One exchange; any status is an answer, a redirect too."""
-        left_s = min(self._request_s, self._deadline_s - time.monotonic())
+        left_s = self._left_s()
         if left_s <= 0:
             raise DeadlinePassed("no time left for this request")
         writes = urlsplit(url).path.rpartition("/")[2] not in READS
         if writes:
-            if self._writes_left < 1:
-                raise SecondWrite("a further write was refused")
-            self._writes_left -= 1
+            self._spend_write("write")
         until_s = time.monotonic() + left_s
         connection = self._connection(url, min(CONNECT_TIMEOUT_S, left_s))
         # A timeout of the socket begins anew with every byte: a server that drips would hold the worker for ever.
@@ -106,7 +75,7 @@ class Wire(WebClient):
             return answer
         except (OSError, http.client.HTTPException) as exc:
             if isinstance(exc, TimeoutError) or time.monotonic() >= until_s:
-                self._deadline_s = 0.0
+                self._end()
                 raise DeadlinePassed("the request did not end in time") from exc
             raise
         finally:

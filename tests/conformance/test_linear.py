@@ -29,12 +29,12 @@ from tests.conformance.linear_world import (
 )
 from tests.conformance.shipped import SUBJECTS
 
+from counterfoil.providers.attempt import SecondWrite
 from counterfoil.providers.contract import OTHER_KEY
 from counterfoil.providers.linear.client import LinearAdapter
 from counterfoil.providers.linear.config import LinearConfig
 from counterfoil.providers.linear.documents import CREATE_ISSUE
 from counterfoil.providers.linear.outcomes import id_of, mark_of
-from counterfoil.providers.oneshot import SecondWrite
 from counterfoil.providers.outcomes import (
     Absent,
     Found,

@@ -230,8 +230,8 @@ def test_guards_are_told() -> None:
 
 
 NOT_OURS = re.compile(
-    r"\.\./shared|(?<![\w/])/wor[k]/|(?:DESIGN|CONVENTIONS)\.md|\u00a7 ?\d|(?:p[y]pi|np[m]js|pythonhoste[d]|cr[a]tes)\.(?:org|io|com)"
-    r"|proxy\.golang|\bissues? #?\d"
+    r"\.\./shared|(?<![\w/])/wor[k]/|(?:DESIGN|CONVENTIONS)\.md|\u00a7 ?\d"
+    r"|(?:p[y]pi|np[m]js|pythonhoste[d]|cr[a]tes)\.(?:org|io|com)|proxy\.golang|\bissues? #?\d"
 )
 
 

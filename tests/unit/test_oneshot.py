@@ -14,7 +14,8 @@ import pytest
 import requests
 from tests.unit.test_transport import LOOPBACK_PEM, OK, failure, peer, read_request
 
-from counterfoil.providers.oneshot import REPLY_BYTES_MAX, OneShot, SecondWrite
+from counterfoil.providers.attempt import REPLY_BYTES_MAX, SecondWrite
+from counterfoil.providers.oneshot import OneShot
 from counterfoil.providers.outcomes import NotSent, Uncertain
 from counterfoil.providers.transport import classify_exception, classify_status
 

@@ -23,11 +23,12 @@ from tests.unit.test_transport import (
     truncate,
 )
 
+from counterfoil.providers.attempt import REPLY_BYTES_MAX, ReplyTooLarge, SecondWrite
 from counterfoil.providers.contract import Call
 from counterfoil.providers.outcomes import NotSent, Uncertain
 from counterfoil.providers.slack.client import SlackAdapter
 from counterfoil.providers.slack.config import SlackConfig
-from counterfoil.providers.slack.wire import REPLY_BYTES_MAX, DeadlinePassed, ReplyTooLarge, SecondWrite, Wire
+from counterfoil.providers.slack.wire import DeadlinePassed, Wire
 from counterfoil.providers.transport import classify_exception
 
 CALL = Call(
