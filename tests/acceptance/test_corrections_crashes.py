@@ -254,6 +254,7 @@ def test_a_correction_is_no_way_around_the_gates(
         effect_scope="run",
         target="1182",
         provider="warehouse",
+        account="default",
         queue="cf-warehouse",
         arguments=arguments,
         arguments_sha256=sha256_of(arguments),

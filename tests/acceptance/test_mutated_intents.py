@@ -35,7 +35,7 @@ BATCH = 20
 
 OURS = {
     *("key", "fence", "attempt_count", "not_sent_count", "in_doubt", "no_resend", "first_sent_at", "key_age_s"),
-    *("created_at", "of_tool", "of_key", "of_receipt", "of_arguments"),
+    *("reach", "created_at", "of_tool", "of_key", "of_reach", "of_receipt", "of_arguments"),
 }
 """What the ledger itself writes down about an action's execution; no part of what was approved."""
 
