@@ -33,19 +33,28 @@ ADDRESSES = frozenset({"server", "base_url"})
 class Reaching(Protocol):
     """A config that says itself what a tool's requests depend on."""
 
-    def reach_of(self, tool: str) -> Mapping[str, object]:
-        """Values that JSON can hold."""
+    def reach_of(self, tool: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
+        """The place, which all its tools share, and what else makes this tool's requests; values that JSON can hold."""
         ...
 
 
 def reach_of(config: object, tool: str, secret: bytes) -> str:
-    """16 hex digits that tell nothing of what they were made of; "" where there is no config, as for a person's function."""
+    """16 hex digits that tell nothing of what they were made of, and 16 more where a tool's requests are made of its own
+    table; "" where there is no config, as for a person's function."""
     if config is None:
         return ""
     if isinstance(config, Reaching):
-        parts: Mapping[str, object] = config.reach_of(tool)
-    else:
-        parts = dict(_parts(config))
+        place, more = config.reach_of(tool)
+        return _digest(place, secret) + _digest(more, secret)
+    return _digest(dict(_parts(config)), secret)
+
+
+def is_elsewhere(one: str | None, other: str | None) -> bool:
+    """Whether the two are surely not of one place; the tools may differ."""
+    return bool(one and other) and str(one)[:REACH_CHARS] != str(other)[:REACH_CHARS]
+
+
+def _digest(parts: Mapping[str, object], secret: bytes) -> str:
     text = json.dumps(["cf1-reach", parts], sort_keys=True, ensure_ascii=True)
     return hmac.new(secret, text.encode(), sha256).hexdigest()[:REACH_CHARS]
 

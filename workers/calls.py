@@ -7,6 +7,7 @@ from counterfoil.ledger.claims import RecordedAction
 from counterfoil.ledger.reviews import UNVERIFIED
 from counterfoil.ledger.versions import UnreadAction
 from counterfoil.providers.contract import Call, Of
+from counterfoil.providers.reach import is_elsewhere
 
 
 def call_of(action: RecordedAction, reach: str | None) -> Call:
@@ -53,5 +54,5 @@ def _of(action: RecordedAction | UnreadAction, reach: str | None) -> Of | None:
         key=action.of_key,
         receipt=None if action.of_receipt == UNVERIFIED else action.of_receipt,
         arguments=load_stored(action.of_arguments or "{}"),
-        elsewhere=None not in (action.of_reach, reach) and action.of_reach != reach,
+        elsewhere=is_elsewhere(action.of_reach, reach),
     )

@@ -22,10 +22,12 @@ class HttpConfig:
     retry_after_cap_s: float = 900.0
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def reach_of(self, tool: str) -> Mapping[str, object]:
-        """The address, and what of the tool's table makes its requests, secrets included. Raises `ConfigError` (a secret)."""
+    def reach_of(self, tool: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
+        """The address and the account's secrets; and what of the tool's table makes its requests, its own secrets included.
+        Raises `ConfigError` (a secret)."""
+        place: Mapping[str, object] = {"base_url": self.base_url, "secrets": dict(self.secrets)}
         table = self.tools.get(tool)
         if table is None:
-            return {"base_url": self.base_url}
+            return place, {}
         wire = table.model_dump(mode="json", include=set(_WIRE), exclude_defaults=True)
-        return {"base_url": self.base_url, "table": wire, "headers": headers_of(table, None, self.secrets)}
+        return place, {"table": wire, "headers": headers_of(table, None, self.secrets)}

@@ -11,7 +11,7 @@ from counterfoil.providers.aws.config import AwsConfig
 from counterfoil.providers.email.config import EmailConfig, ImapConfig
 from counterfoil.providers.http.config import HttpConfig
 from counterfoil.providers.jira.config import JiraConfig
-from counterfoil.providers.reach import REACH_CHARS, reach_of
+from counterfoil.providers.reach import REACH_CHARS, is_elsewhere, reach_of
 from counterfoil.providers.slack.config import SlackConfig
 from counterfoil.providers.stripe.config import StripeConfig
 from counterfoil.providers.twilio.config import TwilioConfig
@@ -114,3 +114,18 @@ def test_a_place_tells_nothing() -> None:
     assert len(digest(STRIPE)) == REACH_CHARS
     assert digest(STRIPE) != reach_of(STRIPE, "tool", b"another")
     assert reach_of(None, "tool", SECRET) == ""
+
+
+def test_two_tools_of_one_api_are_of_one_place() -> None:
+    """A counter-action has another table than what it takes back; another address or secret is another place."""
+    table = {"provider": "p", "description": "d", "class": "reversible", "effect": "e", "target": "t", "audience": []}
+    given = {**table, "once_per": [], "key_ttl_s": 60, "arguments": {"t": {"type": "string"}}}
+    tools = {name: HttpTool.model_validate({**given, "path": f"/{name}"}) for name in ("ship", "unship")}
+    here = HttpConfig(base_url="https://parcels.example.test", tools=tools, secrets={"token": "a"})
+    ship, unship = (reach_of(here, name, SECRET) for name in tools)
+    assert ship != unship
+    assert not is_elsewhere(ship, unship)
+    for there in (replace(here, base_url="https://other.example.test"), replace(here, secrets={"token": "b"})):
+        assert is_elsewhere(ship, reach_of(there, "unship", SECRET))
+    assert not is_elsewhere(None, ship)
+    assert not is_elsewhere(ship, "")
