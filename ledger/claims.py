@@ -47,7 +47,9 @@ class WaitingAction:
     provider: str
     account: str
     attempt_count: int
+    not_sent_count: int
     in_doubt: bool
+    state: str
 
     @property
     def wake_up(self) -> WakeUp:

@@ -24,7 +24,7 @@ from counterfoil.providers.outcomes import Outcome, Uncertain
 from counterfoil.providers.reach import MOVED
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
-from counterfoil.workers.admission import admit
+from counterfoil.workers.admission import Admission
 from counterfoil.workers.calls import call_of
 from counterfoil.workers.guards import mismatch
 from counterfoil.workers.limits import over_limit
@@ -67,6 +67,8 @@ class Executor:
     guard_s: float
     """Kept free in every lease for what is checked between claim and send."""
     worker: str
+    admission: Admission
+    """The fleet's limits at each provider."""
     points: Points = no_points
     monotonic: Callable[[], float] = time.monotonic
     fresh_fence: Callable[[], UUID] = uuid4
@@ -78,7 +80,7 @@ class Executor:
 
         No action is started that might not end by `stop_at` (of `monotonic`); what is left is given back at once.
         """
-        batch = admit(claims.read_batch(self.ledger, wake_ups))
+        batch = claims.read_batch(self.ledger, wake_ups)
         claimed = 0
         for place, action in enumerate(batch):
             policy = self.policy(action.provider)

@@ -18,6 +18,7 @@ from counterfoil.providers.spec import ToolSpec
 from counterfoil.settings import Settings
 from counterfoil.settings_contracts import check_contract, check_http_addresses, contract_in_force
 from counterfoil.settings_contracts import ttl_margin_s as ttl_margin_in_force
+from counterfoil.workers.admission import Admission, Unlimited
 from counterfoil.workers.clients import client_config
 from counterfoil.workers.executor import Executor
 from counterfoil.workers.points import Points, no_points
@@ -81,6 +82,7 @@ def executor_from(
     registry: Registry | None = None,
     points: Points = no_points,
     stopping: Callable[[], bool] = lambda: False,
+    admission: Admission | None = None,
 ) -> Executor:
     """The executor of this process, with a connection of its own."""
     terms = terms_from(settings, registry)
@@ -102,6 +104,7 @@ def executor_from(
         pause_allowance_s=settings.workers.pause_allowance_s,
         guard_s=settings.workers.guard_s,
         worker=name,
+        admission=admission or Unlimited(),
         points=points,
         stopping=stopping,
     )

@@ -3,7 +3,7 @@
 -- name: read_batch
 -- The rows of one message, as they stand now; those that another wake-up has already moved on are left out.
 SELECT a.action_id, a.generation, a.tenant, a.tool, a.tool_version, a.provider, a.account, a.attempt_count,
-  a.in_doubt
+  a.not_sent_count, a.in_doubt, a.state
 FROM counterfoil.action AS a
 JOIN unnest(CAST(:action_ids AS text[]), CAST(:generations AS integer[])) AS m (action_id, generation)
   ON m.action_id = a.action_id AND m.generation = a.generation
@@ -36,6 +36,10 @@ WITH claimed AS (
     AND a.ready_at <= counterfoil.now()
     AND a.attempt_count < :attempts_max
     AND a.cancel_requested_at IS NULL
+    AND NOT EXISTS (                                         -- paused: nothing; draining: what was begun, or takes back
+      SELECT FROM counterfoil.provider_mode AS m
+      WHERE m.provider = a.provider
+        AND (m.mode = 'paused' OR a.phase = 'do' AND NOT a.in_doubt AND a.attempt_count + a.not_sent_count = 0))
     AND (a.phase <> 'do' OR NOT EXISTS (                     -- the run is taken back: nothing new begins
       SELECT FROM counterfoil.run AS r
       WHERE r.tenant = a.tenant AND r.run = a.run AND r.state IN ('unwinding', 'unwind_blocked', 'unwound')))
@@ -292,8 +296,9 @@ WHERE action_id = :action_id AND state IN ('ready', 'retryable_failure') AND att
 RETURNING action_id;
 
 -- name: postpone_wakeup
--- This worker does not have the tool or its version: others may. Not an attempt.
-UPDATE counterfoil.outbox SET not_before = counterfoil.now() + :delay_s * interval '1 second'
+-- A worker had it and did not claim it (it lacks the tool, or the fleet's limits say later). Not an attempt, and not lost.
+UPDATE counterfoil.outbox
+SET not_before = counterfoil.now() + :delay_s * interval '1 second', publish_count = 0
 WHERE action_id = :action_id AND generation = :generation;
 
 -- name: heartbeat

@@ -47,7 +47,14 @@ FAST: dict[str, Any] = {
 }
 """What `profile = "fast"` puts in place of the defaults, so that a demo or test sees in seconds what takes minutes."""
 
-FAST_PROVIDER: dict[str, Any] = {"timeout_s": 3, "backoff_base_s": 0.2, "backoff_cap_s": 2}
+FAST_PROVIDER: dict[str, Any] = {
+    "timeout_s": 3,
+    "backoff_base_s": 0.2,
+    "backoff_cap_s": 2,
+    "rate_per_s": 1000,
+    "lookups_per_s": 100,
+    "breaker": {"open_s": 0.2, "open_max_s": 1},
+}
 """The same for each provider; a sandbox on this machine answers at once or never."""
 
 
@@ -65,6 +72,14 @@ class Broker(Section):
     key_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9:_{}-]{1,40}$")] = (
         "cf:"  # several installations may share one
     )
+
+
+class AdmissionStore(Section):
+    """Redis or Valkey, where the fleet counts retries, calls in flight and failures. Losing it loses no work."""
+
+    url: SecretStr | None = None  # None = the broker's, where that is Redis; holds a password, so it is never shown
+    timeout_s: Seconds = 0.5  # it answers within a millisecond or is away: then each process keeps to its share
+    retry_after_s: Seconds = 1  # how long a process that found it away leaves it alone
 
 
 class Limits(Section):
@@ -108,6 +123,10 @@ class Relay(Section):
     poll_s: Seconds = 0.5  # the longest idle pause; nobody notices half a second before an agent's effect
     lost_after_s: Seconds = 20  # unclaimed for this long: published again; longer than a shallow queue needs to drain
     chunk_max: Annotated[Count, Field(le=100)] = 20  # actions in one message; workers accept at most 100
+    high_water: Count = 400  # actions of one queue in the broker: drained well within lost_after_s, the rest stays fair
+    publishes_max: Annotated[Count, Field(ge=2)] = (
+        8  # half an hour of tries by then, each unclaimed by workers that were up
+    )
 
 
 class Approval(Section):
@@ -136,6 +155,7 @@ class Settings(BaseSettings):
     tools: tuple[str, ...] = ()  # modules that register tools; none is right for a program that registers its own
     database: Database = Database()
     broker: Broker = Broker()
+    admission: AdmissionStore = AdmissionStore()
     limits: Limits = Limits()
     workers: Workers = Workers()
     reconciler: Reconciler = Reconciler()
@@ -233,6 +253,12 @@ class Settings(BaseSettings):
         if listed is not None:
             return listed
         return ProviderSettings(**FAST_PROVIDER) if self.profile == "fast" else ProviderSettings()
+
+    def admission_url(self) -> str | None:
+        """The Redis with the fleet's counters: its own, else the broker's if that is Redis; None = there is none."""
+        own = "" if self.admission.url is None else self.admission.url.get_secret_value()
+        broker = "" if self.broker.url is None else self.broker.url.get_secret_value()
+        return own or (broker if broker.startswith(("redis://", "rediss://")) else None)
 
     def database_url(self) -> str:
         """The URL with its password; `ConfigError` if none is configured."""

@@ -49,7 +49,22 @@ class RetryBudget(Section):
     refill_per_success: Tokens = 0.1  # ten clean calls earn one token: in the long run retries stay under a tenth
     cost_after_timeout: Tokens = 10  # a timeout may mean that the provider is drowning
     cost_after_throttle: Tokens = 5  # a 429 says so itself, and cost the provider little
-    ratio_max: Ratio = 0.1  # retries per first attempt: a full outage is amplified by 1.10 at most
+    ratio_max: Ratio = 0.1  # retries per first attempt in a minute: a full outage is amplified by 1.10 at most
+    retries_per_min_min: Tokens = 10  # below this the ratio does not count: a quiet provider has few first attempts
+    refill_per_min: Tokens = 10  # by time alone: one retry a minute, where no success would ever come without it
+    tenant_share: Ratio | None = None  # None = tenants share the bucket; 0.2 = none of them takes more than a fifth
+
+
+class Breaker(Section):
+    """When the whole fleet stops calling one provider, and how it finds out that it may go on."""
+
+    failures_min: Count = 10  # fewer prove nothing: one slow call is no outage
+    failure_ratio: Annotated[Ratio, Field(gt=0)] = (
+        0.5  # timeouts, 5xx and refused connections of all answers in window_s
+    )
+    window_s: Seconds = 10  # long enough for a few calls of every worker, short enough to notice an outage at once
+    open_s: Seconds = 1  # then one call is let through; doubled each time that it fails
+    open_max_s: Seconds = 4  # one call in four seconds is no load, and a provider that is back is used within five
 
 
 class Reach(Section):
@@ -127,12 +142,17 @@ class ProviderSettings(Reach):
         25  # Stripe's test mode allows 25
     )
     concurrency_max: Count = 16  # calls in flight over the whole fleet; below the usual limits of payment APIs
+    lookups_per_s: Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=10_000)] = (
+        5  # questions of the whole fleet, each for up to a hundred actions; most limits count reads, too
+    )
+    retryable_codes: tuple[Word, ...] | None = None  # None = as each adapter's table says; a list can only shorten that
     uncertain_max_s: Seconds = 3600  # after an hour of answered look-ups a person knows more than the index will
     ttl_margin_s: Seconds | None = None  # None = a quarter of the native key's ttl (18 of Stripe's 24 hours are used)
     reference: bool = True  # Twilio: ends each text with ` (ref …)`, by which it is found again; false = a person looks
     landing_max_s: Seconds | None = None  # None = as the tool's code declares; shorter only on loopback
     lookup_lag_s: SecondsOrZero | None = None  # None = as the tool's code declares; shorter only on loopback
     retry_budget: RetryBudget = RetryBudget()
+    breaker: Breaker = Breaker()
 
     @model_validator(mode="after")
     def _no_secret_in_the_clear(self) -> Self:
