@@ -32,6 +32,7 @@ STEP_CHARS_MAX = 200
 
 _SCHEME = "cf1"  # in every hash: a later scheme can never give the id or key of an earlier one
 _ACTION_ID = re.compile(r"act_[a-z2-7]{26}", re.ASCII)
+_NUMBER = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)  # "03" is another text, so another step; "0" is none
 _KEY = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _DOMAIN = re.compile(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,10}", re.ASCII)
 
@@ -48,8 +49,8 @@ def action_id(tenant: str, run: str, step: str | int, revision: int, phase: Phas
 
 
 def step_of(recorded: str) -> str | int:
-    """A step as the id was made from it: the ledger's own number, or a label, which is never digits only."""
-    return int(recorded) if recorded.isdecimal() else recorded
+    """A step as the id was made from it: the ledger's own number as it writes it, else a label. Never raises."""
+    return int(recorded) if _NUMBER.fullmatch(recorded) else recorded
 
 
 def is_action_id(text: str) -> bool:

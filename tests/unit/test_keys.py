@@ -21,6 +21,7 @@ from counterfoil.ledger.keys import (
     label,
     message_id,
     provider_key,
+    step_of,
     uuid_form,
 )
 
@@ -53,6 +54,14 @@ def test_two_tenants_never_share_an_id_or_key() -> None:
 def test_label_and_ordinal_differ() -> None:
     """The label "1", which is refused anyway, could not take the place of the ledger's first step."""
     assert action_id("a", "r", "1", 1, "do") != action_id("a", "r", 1, 1, "do")
+
+
+@pytest.mark.parametrize("text", ["0", "03", "-1", " 3", "3\n", "\u0663", "9" * 5000, "", "reship"])
+def test_only_the_ledger_s_own_writing_of_a_number_is_one(text: str) -> None:
+    """Any other text stands for itself: a row whose step was rewritten by hand never has the id of the step that it was."""
+    assert step_of(text) == text
+    assert action_id("a", "r", step_of(text), 1, "do") != action_id("a", "r", 3, 1, "do")
+    assert [step_of(str(number)) for number in (1, 3, 10, 999_999_999)] == [1, 3, 10, 999_999_999]
 
 
 @pytest.mark.case("D2")
