@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import socket
+import time
+from collections.abc import Callable
 from functools import partial
 
 from counterfoil.ledger.connection import Ledger
@@ -20,11 +22,17 @@ from counterfoil.settings import Settings
 from counterfoil.workers.setup import terms_from
 
 
-def reconciler_from(settings: Settings, *, by: str | None = None, registry: Registry | None = None) -> Reconciler:
+def reconciler_from(
+    settings: Settings,
+    *,
+    by: str | None = None,
+    registry: Registry | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Reconciler:
     """The reconciler of this process, with a connection of its own."""
-    terms = terms_from(settings, registry)
     name = by or f"reconciler {socket.gethostname()}:{os.getpid()}"
     ledger = Ledger(settings.database_url(), application_name=f"counterfoil {name}"[:63])
+    terms = terms_from(settings, ledger, registry, monotonic=monotonic)
     sweeps = settings.reconciler
     return Reconciler(
         ledger=ledger,

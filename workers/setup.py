@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import random
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from counterfoil.ledger.connection import Ledger
 from counterfoil.outbox.setup import check_caps, door_rules
@@ -21,6 +22,7 @@ from counterfoil.settings_contracts import ttl_margin_s as ttl_margin_in_force
 from counterfoil.workers.admission import Admission, Unlimited
 from counterfoil.workers.clients import client_config
 from counterfoil.workers.executor import Executor
+from counterfoil.workers.live import LiveSettings
 from counterfoil.workers.points import Points, no_points
 from counterfoil.workers.policy import Policy
 from counterfoil.workers.settle import Settler
@@ -38,19 +40,30 @@ class Terms:
     policy: Callable[[str], Policy]
     contract: Callable[[ToolSpec], Contract]
     ttl_margin_s: Callable[[ToolSpec], float]
+    live: LiveSettings
+    """What people change while this runs."""
 
 
-def terms_from(settings: Settings, registry: Registry | None = None) -> Terms:
-    """Loads the tools and checks every contract against the settings. Raises `ConfigError` or `ToolDefinitionError`."""
+def terms_from(
+    settings: Settings,
+    ledger: Ledger,
+    registry: Registry | None = None,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Terms:
+    """Loads the tools and checks every contract against the settings. Raises `ConfigError` or `ToolDefinitionError`.
+
+    Limits are those in force at the time of asking, read through `ledger`; `monotonic` tells when to read them again.
+    """
     registry = Registry.load(settings.tools, settings.http) if registry is None else registry
+    live = LiveSettings(settings, ledger, monotonic=monotonic, check=partial(check_provider, registry))
 
     @cache
     def contract(spec: ToolSpec) -> Contract:
         return contract_in_force(spec.contract, spec.provider, settings)
 
-    @cache
     def policy(provider: str) -> Policy:
-        limits = settings.provider(provider)
+        limits = live.provider(provider)
         return Policy(
             timeout_s=limits.timeout_s,
             attempts_max=limits.attempts_max,
@@ -72,7 +85,15 @@ def terms_from(settings: Settings, registry: Registry | None = None) -> Terms:
         policy=policy,
         contract=contract,
         ttl_margin_s=lambda spec: ttl_margin_in_force(contract(spec), spec.provider, settings),
+        live=live,
     )
+
+
+def check_provider(registry: Registry, settings: Settings, provider: str) -> None:
+    """Raises `ConfigError` unless the contracts of the provider's tools fit these settings."""
+    for spec in registry:
+        if spec.provider == provider:
+            check_contract(spec.name, contract_in_force(spec.contract, provider, settings), provider, settings)
 
 
 def executor_from(
@@ -83,11 +104,12 @@ def executor_from(
     points: Points = no_points,
     stopping: Callable[[], bool] = lambda: False,
     admission: Admission | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> Executor:
     """The executor of this process, with a connection of its own."""
-    terms = terms_from(settings, registry)
     name = worker or f"{socket.gethostname()}:{os.getpid()}"
     ledger = Ledger(settings.database_url(), application_name=f"counterfoil worker {name}"[:63])
+    terms = terms_from(settings, ledger, registry, monotonic=monotonic)
     return Executor(
         ledger=ledger,
         registry=terms.registry,
@@ -106,5 +128,6 @@ def executor_from(
         worker=name,
         admission=admission or Unlimited(),
         points=points,
+        monotonic=monotonic,
         stopping=stopping,
     )

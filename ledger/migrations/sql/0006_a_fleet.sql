@@ -5,7 +5,7 @@
 CREATE TABLE counterfoil.setting_change (
   change_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   key text NOT NULL CHECK (key ~ '^providers\.[A-Za-z0-9_-]{1,63}(\.[a-z_]{1,40}){1,2}$'),
-  value text CHECK (length(value) <= 1000),    -- JSON
+  value text CHECK (value IS JSON AND length(value) <= 1000),
   reason text NOT NULL CHECK (length(reason) BETWEEN 1 AND 500),
   by_person text NOT NULL CHECK (length(by_person) BETWEEN 1 AND 200),
   channel text NOT NULL,
@@ -40,6 +40,11 @@ BEGIN
   IF NOT counterfoil.serves('*') THEN
     RAISE EXCEPTION 'only an operator of all tenants changes settings of the fleet' USING ERRCODE = 'CF403';
   END IF;
+  IF cardinality(p_keys) <> cardinality(p_values) THEN
+    RAISE EXCEPTION 'a value for each key' USING ERRCODE = '22023';
+  END IF;
+  -- One at a time, so that ids are in the order of the commits: a process reads what came after the last one it has seen.
+  LOCK TABLE counterfoil.setting_change IN SHARE ROW EXCLUSIVE MODE;
   FOR i IN 1 .. cardinality(p_keys) LOOP
     INSERT INTO counterfoil.setting_change (key, value, reason, by_person, channel)
     VALUES (p_keys[i], p_values[i], p_reason, p_by, p_channel)
@@ -138,6 +143,11 @@ GRANT SELECT ON counterfoil.setting_change, counterfoil.provider_mode
 GRANT SELECT, INSERT ON counterfoil.outbox_dead TO counterfoil_worker;
 GRANT DELETE ON counterfoil.outbox TO counterfoil_worker;
 GRANT SELECT ON counterfoil.outbox_dead TO counterfoil_operator, counterfoil_reader;
+-- Who changed what of the fleet and why may name any tenant: not for those who serve one. What is paused is, to all.
+ALTER TABLE counterfoil.setting_change ENABLE ROW LEVEL SECURITY;
+CREATE POLICY whole_fleet ON counterfoil.setting_change FOR SELECT TO counterfoil_operator, counterfoil_reader
+  USING ('*' = ANY ((SELECT counterfoil.my_tenants())::text[]));
+CREATE POLICY all_tenants ON counterfoil.setting_change FOR SELECT TO counterfoil_worker USING (true);
 ALTER TABLE counterfoil.outbox_dead ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own_tenants ON counterfoil.outbox_dead FOR ALL
   TO counterfoil_agent, counterfoil_operator, counterfoil_reader

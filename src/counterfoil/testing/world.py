@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import psycopg
 
@@ -72,14 +72,17 @@ class World:
 
     def new_worker(self, name: str, points: Points) -> Executor:
         """One more worker, with a connection of its own; its monotonic clock moves with `advance`."""
-        executor = executor_from(self.settings, worker=name, registry=self.registry, points=points)
-        return replace(executor, monotonic=lambda: time.monotonic() + self.moved_s)
+        return executor_from(
+            self.settings, worker=name, registry=self.registry, points=points, monotonic=self._monotonic
+        )
 
     @property
     def reconciler(self) -> Reconciler:
         """The reconciler of this process."""
         if self._reconciler is None:
-            self._reconciler = reconciler_from(self.settings, by="reconciler-1", registry=self.registry)
+            self._reconciler = reconciler_from(
+                self.settings, by="reconciler-1", registry=self.registry, monotonic=self._monotonic
+            )
         return self._reconciler
 
     @property
@@ -221,6 +224,10 @@ class World:
         if self._crash_at(point, tool):
             self.crashes.append(point)
             raise Crash(point)
+
+    def _monotonic(self) -> float:
+        """A process's own clock, which moves with `advance`."""
+        return time.monotonic() + self.moved_s
 
     def _fingerprint(self) -> str:
         row = self.ledger.row(_SQL["fingerprint"], {})
