@@ -7,8 +7,10 @@ action is claimed just before its own call. Nothing here decides what an answer 
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 from uuid import UUID, uuid4
 
 import structlog
@@ -20,11 +22,11 @@ from counterfoil.ledger.errors import ConfigError, LedgerUnavailable
 from counterfoil.ledger.keys import provider_key
 from counterfoil.outbox.intents import DoorRules
 from counterfoil.providers.contract import Adapter, Contract
-from counterfoil.providers.outcomes import Outcome, Uncertain
+from counterfoil.providers.outcomes import NotSent, Outcome, Rejected, Succeeded, Uncertain
 from counterfoil.providers.reach import MOVED
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
-from counterfoil.workers.admission import Admission
+from counterfoil.workers.admission import Admission, Refusal, Result
 from counterfoil.workers.calls import call_of
 from counterfoil.workers.guards import mismatch
 from counterfoil.workers.limits import over_limit
@@ -80,28 +82,56 @@ class Executor:
 
         No action is started that might not end by `stop_at` (of `monotonic`); what is left is given back at once.
         """
-        batch = claims.read_batch(self.ledger, wake_ups)
-        claimed = 0
-        for place, action in enumerate(batch):
-            policy = self.policy(action.provider)
-            if self.stopping() or self.monotonic() + self._needs_s(policy) > stop_at:
-                self._give_back(batch[place:])
-                break
-            claimed += self._execute(action, policy, stop_at)
+        batches: defaultdict[str, list[WaitingAction]] = defaultdict(list)
+        for action in claims.read_batch(self.ledger, wake_ups):
+            batches[action.provider].append(action)
+        return sum(self._run_batch(provider, batch, stop_at) for provider, batch in batches.items())
+
+    def _run_batch(self, provider: str, batch: Sequence[WaitingAction], stop_at: float) -> int:
+        """What the fleet's limits admit of one provider's actions; the rest waits in the outbox until it may be asked about
+        again."""
+        policy, claimed = self.policy(provider), 0
+        ticket = self.admission.admit(provider, batch, lease_s=self._holds_s(policy, len(batch), stop_at))
+        self._put_off(ticket.refused)
+        try:
+            for place, action in enumerate(ticket.admitted):
+                if self.stopping() or self.monotonic() + self._needs_s(policy) > stop_at:
+                    self._give_back(ticket.admitted[place:])
+                    break
+                result = self._execute(action, policy, stop_at)
+                claimed += result is not None
+                if not self.admission.report(ticket, action, result or Result.UNUSED):
+                    self._give_back(ticket.admitted[place + 1 :])
+                    break
+        finally:
+            self.admission.close(ticket)
         return claimed
 
-    def _execute(self, waiting: WaitingAction, policy: Policy, stop_at: float) -> bool:
-        """One action: claim → guards → version → send fence → call → settle. False when there was nothing to claim."""
+    def _holds_s(self, policy: Policy, actions: int, stop_at: float) -> float:
+        """How long a batch may take: for as long a process that dies keeps one of the provider's calls in flight taken."""
+        return min(actions * (self._needs_s(policy) + self.guard_s), max(stop_at - self.monotonic(), 1.0))
+
+    def _put_off(self, refused: Sequence[tuple[WaitingAction, Refusal]]) -> None:
+        """Back to the outbox, unclaimed. Spread out, or all would come back in the same moment."""
+        for action, refusal in refused:
+            wait_s = refusal.wait_s * self.settler.rng.uniform(1.0, 1.5)
+            claims.postpone_wakeup(self.ledger, action.wake_up, delay_s=wait_s)
+        if refused:
+            reasons = dict(Counter(refusal.reason for _, refusal in refused))
+            log.info("put_off", provider=refused[0][0].provider, actions=len(refused), reasons=reasons)
+
+    def _execute(self, waiting: WaitingAction, policy: Policy, stop_at: float) -> Result | None:
+        """One action: claim → guards → version → send fence → call → settle. None when there was nothing to claim."""
         able = self._able(waiting)
         if able is None:
             claims.postpone_wakeup(self.ledger, waiting.wake_up, delay_s=ELSEWHERE_S)
-            return False
+            return None
         spec, adapter, reach = able
         self.points("before_claim", spec.name)
         claimed_at = self.monotonic()  # before the statement, so that our idea of the lease ends first
         action = self._claim(waiting, policy, reach)
         if action is None:
-            return False
+            return None
         self.points("after_claim", spec.name)
         until = min(claimed_at + self.lease_s, stop_at)
         if (
@@ -114,7 +144,8 @@ class Executor:
             self.points("before_settle", spec.name)
             self._settle(action, outcome, policy, until=claimed_at + self.lease_s)
             self.points("after_settle", spec.name)
-        return True
+            return result_of(outcome)
+        return Result.UNUSED
 
     def _able(self, waiting: WaitingAction) -> tuple[ToolSpec, Adapter, str] | None:
         """The tool, its client and where that goes, before anything is claimed; None = this worker lacks one of them, another
@@ -256,3 +287,18 @@ class Executor:
 
     def _needs_s(self, policy: Policy) -> float:
         return send_needs_s(policy, self.pause_allowance_s)
+
+
+def result_of(outcome: Outcome) -> Result:
+    """What an answer says about its provider's health."""
+    match outcome:
+        case Succeeded():
+            return Result.OK
+        case Rejected():
+            return Result.THROTTLE if outcome.retryable else Result.REFUSED
+        case NotSent():
+            return Result.NOT_SENT
+        case Uncertain():
+            return Result.TIMEOUT
+        case _:
+            assert_never(outcome)
