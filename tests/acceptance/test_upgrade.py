@@ -1,4 +1,4 @@
-"""A ledger of the revision before, with calls under way in it, is brought to the newest: each ends as one effect."""
+"""A ledger of an earlier revision, with calls under way in it, is brought to the newest: each ends as one effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from counterfoil.stack.services import Urls
     from counterfoil.testing import World
 
-BEFORE = "0004"
+EARLIER = ("0004", "0005")
+"""What the newest may find: 0005 wrote down where each request went, 0006 which wake-ups are retries."""
 CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd"}
 OLD_TABLES = """
   SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum)
@@ -33,8 +34,14 @@ COUNTERS = """
   WHERE c.relnamespace = 'counterfoil'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition"""
 
 
+@pytest.fixture(params=EARLIER)
+def before(request: pytest.FixtureRequest) -> str:
+    """The revision that is brought to the newest."""
+    return str(request.param)
+
+
 @pytest.fixture
-def old_ledger(stack_home: Home, services: Urls) -> Iterator[str]:
+def old_ledger(stack_home: Home, services: Urls, before: str) -> Iterator[str]:
     """The name of a database with the revision before."""
     name = f"cf_old_{uuid.uuid4().hex[:12]}"
     url = services.postgres_as(services.user, services.password, name)
@@ -45,7 +52,7 @@ def old_ledger(stack_home: Home, services: Urls) -> Iterator[str]:
             migrated.exec_driver_sql(f"SET ROLE {migrate.OWNER}")
             migrated.exec_driver_sql("CREATE SCHEMA counterfoil")
             config.attributes["connection"] = migrated
-            command.upgrade(config, BEFORE)
+            command.upgrade(config, before)
             migrated.commit()
         yield name
         connection.execute(q.SQL("DROP DATABASE {} WITH (FORCE)").format(q.Identifier(name)))
@@ -95,7 +102,7 @@ def under_way(world: World, enqueue: Any) -> dict[str, str]:
 
 
 def test_calls_under_way_outlast_the_upgrade(
-    world: World, enqueue: Any, old_ledger: str, stack_home: Home, services: Urls, database: Any
+    world: World, enqueue: Any, before: str, old_ledger: str, stack_home: Home, services: Urls, database: Any
 ) -> None:
     """Done, in doubt, refused for now, under way in a dead worker, and waiting: the newest version ends each, once."""
     assert under_way(world, enqueue) == {
@@ -108,7 +115,7 @@ def test_calls_under_way_outlast_the_upgrade(
     }
     old_url = database_url(stack_home, services, old_ledger, "owner")
     moved_over(database.url("owner"), old_url)
-    assert migrate.upgrade(old_url) == migrate.status(old_url)[1] != BEFORE
+    assert migrate.upgrade(old_url) == migrate.status(old_url)[1] != before
     for login in TEST_LOGINS:
         for tenant in ("acme",) if login.tenants is None else login.tenants:
             roles.grant(old_url, login.name, as_=login.as_, tenant=tenant)
@@ -120,8 +127,13 @@ def test_calls_under_way_outlast_the_upgrade(
     world.owner_url = old_url
     world.restart()
     with psycopg.connect(old_url) as connection:
-        reaches = connection.execute("SELECT DISTINCT reach FROM counterfoil.action").fetchall()
-    assert reaches == [(None,)], "nobody has written down where these went"
+        reaches = connection.execute("SELECT DISTINCT reach IS NULL FROM counterfoil.action").fetchall()
+        retries = connection.execute(
+            "SELECT a.step, o.is_retry FROM counterfoil.outbox AS o JOIN counterfoil.action AS a USING (action_id)"
+        ).fetchall()
+    if before < "0005":
+        assert reaches == [(True,)], "nobody has written down where these went"
+    assert dict(retries) == {"s4": True, "s6": False}
     world.settle()
     assert set(world.states().values()) == {"succeeded"}
     assert world.sandbox.count("charges") == len(world.states()) == 6
