@@ -23,8 +23,6 @@ from redis.retry import Retry
 
 from counterfoil.ledger.claims import WaitingAction
 from counterfoil.outbox.gates import Gate
-from counterfoil.settings import Settings
-from counterfoil.settings_providers import ProviderSettings
 from counterfoil.workers.kinds import Ask, Kind, Reason, Result
 from counterfoil.workers.limiter import HOUR_MS, Limiter, Limits, Said
 
@@ -374,45 +372,6 @@ def kind_of(action: WaitingAction) -> Kind:
     if action.attempt_count > 0 or action.in_doubt:
         return Kind.AFTER_TIMEOUT
     return Kind.AFTER_THROTTLE if action.not_sent_count > 0 else Kind.FIRST
-
-
-def limits_of(provider: ProviderSettings) -> Limits:
-    """The limits that a provider's settings state."""
-    budget, breaker = provider.retry_budget, provider.breaker
-    return Limits(
-        tokens_max=budget.tokens_max,
-        refill_per_success=budget.refill_per_success,
-        refill_per_min=budget.refill_per_min,
-        cost_after_timeout=budget.cost_after_timeout,
-        cost_after_throttle=budget.cost_after_throttle,
-        ratio_max=budget.ratio_max,
-        retries_per_min_min=budget.retries_per_min_min,
-        tenant_share=budget.tenant_share,
-        rate_per_s=provider.rate_per_s,
-        concurrency_max=provider.concurrency_max,
-        lookups_per_s=provider.lookups_per_s,
-        failures_min=breaker.failures_min,
-        failure_ratio=breaker.failure_ratio,
-        window_ms=breaker.window_s * 1000,
-        open_ms=breaker.open_s * 1000,
-        open_max_ms=breaker.open_max_s * 1000,
-    )
-
-
-def admission_from(settings: Settings, provider: Callable[[str], ProviderSettings], *, worker: str) -> FleetAdmission:
-    """This process's view of the fleet's limits. `provider`: the settings in force now."""
-    url = settings.admission_url()
-    store = None
-    if url is None:
-        log.warning("admission_is_per_process", fix="give [admission] url the address of a Redis")
-    else:
-        store = Store(
-            url=url,
-            key_prefix=settings.broker.key_prefix,
-            timeout_s=settings.admission.timeout_s,
-            retry_after_s=settings.admission.retry_after_s,
-        )
-    return FleetAdmission(limits=lambda name: limits_of(provider(name)), worker=worker, store=store)
 
 
 def _plain(limits: Limits) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 
+import structlog
+
 from counterfoil.ledger.connection import Ledger
 from counterfoil.outbox.setup import check_caps, door_rules
 from counterfoil.providers.contract import Contract
@@ -19,13 +21,17 @@ from counterfoil.providers.spec import ToolSpec
 from counterfoil.settings import Settings
 from counterfoil.settings_contracts import check_contract, check_http_addresses, contract_in_force
 from counterfoil.settings_contracts import ttl_margin_s as ttl_margin_in_force
-from counterfoil.workers.admission import Admission, Unlimited
+from counterfoil.settings_providers import ProviderSettings
+from counterfoil.workers.admission import Admission, FleetAdmission, Store
 from counterfoil.workers.clients import client_config
 from counterfoil.workers.executor import Executor
+from counterfoil.workers.limiter import Limits
 from counterfoil.workers.live import LiveSettings
 from counterfoil.workers.points import Points, no_points
 from counterfoil.workers.policy import Policy
 from counterfoil.workers.settle import Settler
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.setup")
 
 KEY_VERSION = 1
 """Stored beside each key, so that a later change of secret can be told apart."""
@@ -126,8 +132,47 @@ def executor_from(
         pause_allowance_s=settings.workers.pause_allowance_s,
         guard_s=settings.workers.guard_s,
         worker=name,
-        admission=admission or Unlimited(),
+        admission=admission or admission_from(settings, terms.live.provider, worker=name),
         points=points,
         monotonic=monotonic,
         stopping=stopping,
     )
+
+
+def limits_of(provider: ProviderSettings) -> Limits:
+    """The limits that a provider's settings state."""
+    budget, breaker = provider.retry_budget, provider.breaker
+    return Limits(
+        tokens_max=budget.tokens_max,
+        refill_per_success=budget.refill_per_success,
+        refill_per_min=budget.refill_per_min,
+        cost_after_timeout=budget.cost_after_timeout,
+        cost_after_throttle=budget.cost_after_throttle,
+        ratio_max=budget.ratio_max,
+        retries_per_min_min=budget.retries_per_min_min,
+        tenant_share=budget.tenant_share,
+        rate_per_s=provider.rate_per_s,
+        concurrency_max=provider.concurrency_max,
+        lookups_per_s=provider.lookups_per_s,
+        failures_min=breaker.failures_min,
+        failure_ratio=breaker.failure_ratio,
+        window_ms=breaker.window_s * 1000,
+        open_ms=breaker.open_s * 1000,
+        open_max_ms=breaker.open_max_s * 1000,
+    )
+
+
+def admission_from(settings: Settings, provider: Callable[[str], ProviderSettings], *, worker: str) -> FleetAdmission:
+    """This process's view of the fleet's limits. `provider`: the settings in force now."""
+    url = settings.admission_url()
+    store = None
+    if url is None:
+        log.warning("admission_is_per_process", fix="give [admission] url the address of a Redis")
+    else:
+        store = Store(
+            url=url,
+            key_prefix=settings.broker.key_prefix,
+            timeout_s=settings.admission.timeout_s,
+            retry_after_s=settings.admission.retry_after_s,
+        )
+    return FleetAdmission(limits=lambda name: limits_of(provider(name)), worker=worker, store=store)

@@ -33,6 +33,7 @@ from counterfoil.reconciler.setup import reconciler_from
 from counterfoil.reconciler.ticks import Reconciler
 from counterfoil.testing import World
 from counterfoil.testing.world import Crash
+from counterfoil.workers.admission import Unlimited
 from counterfoil.workers.executor import Executor
 from counterfoil.workers.points import Points
 from counterfoil.workers.setup import executor_from
@@ -237,18 +238,28 @@ class StillWorld(World):
     database_url: str
     agent_url: str
     names: int = 0
+    unused: list[Ledger] = field(default_factory=list)
+
+    def close(self) -> None:
+        super().close()
+        for ledger in self.unused:
+            ledger.close()
 
     def rows(self, statement: str) -> list[Row]:
         return self.ledger.rows(Query("rows", statement, statement, frozenset()), {})
 
     def new_worker(self, name: str, points: Points) -> Executor:
-        executor = executor_from(self.settings, worker=name, registry=self.registry, points=points)
+        executor = executor_from(
+            self.settings, worker=name, registry=self.registry, points=points, admission=Unlimited()
+        )
+        self.unused.append(executor.ledger)  # its live settings are read through it
         ledger = self._ledger()
         settler = replace(executor.settler, ledger=ledger, rng=self.rng)
         return replace(executor, ledger=ledger, settler=settler, monotonic=lambda: self.moved_s)
 
     def new_reconciler(self, name: str) -> Reconciler:
         made = reconciler_from(self.settings, by=name, registry=self.registry)
+        self.unused.append(made.ledger)
         ledger = self._ledger()
         look_ups = replace(made.look_ups, ledger=ledger, rng=self.rng)
         return replace(made, ledger=ledger, look_ups=look_ups, unwinder=replace(made.unwinder, ledger=ledger))

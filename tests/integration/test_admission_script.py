@@ -11,13 +11,10 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from counterfoil.settings_providers import ProviderSettings
-from counterfoil.workers.admission import limits_of
 from counterfoil.workers.kinds import Ask, Kind, Result
 from counterfoil.workers.limiter import Limiter, Limits
 
 START_MS = 1_796_000_000_000.0
-BASE = limits_of(ProviderSettings())
 
 limits_drawn = st.builds(
     Limits,

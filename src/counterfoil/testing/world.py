@@ -23,6 +23,7 @@ from counterfoil.reconciler.setup import reconciler_from
 from counterfoil.reconciler.ticks import Reconciler
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.settings import Settings
+from counterfoil.workers.admission import Unlimited
 from counterfoil.workers.executor import Executor
 from counterfoil.workers.points import Point, Points
 from counterfoil.workers.setup import executor_from
@@ -73,7 +74,12 @@ class World:
     def new_worker(self, name: str, points: Points) -> Executor:
         """One more worker, with a connection of its own; its monotonic clock moves with `advance`."""
         return executor_from(
-            self.settings, worker=name, registry=self.registry, points=points, monotonic=self._monotonic
+            self.settings,
+            worker=name,
+            registry=self.registry,
+            points=points,
+            admission=Unlimited(),
+            monotonic=self._monotonic,
         )
 
     @property
@@ -117,7 +123,7 @@ class World:
         """Every tick of beat, once; returns how many rows they moved or looked at."""
         ticks = self.reconciler
         moved = ticks.expire() + ticks.sweep_leases() + ticks.sweep_uncertain() + ticks.read_versions() + ticks.rescue()
-        return moved + ticks.notify()
+        return moved + ticks.watch() + ticks.notify()
 
     def settle(self, *, at_most_s: float = 7 * 86_400) -> None:
         """Runs workers and reconciler until nothing moves; when all wait for a time, moves the clock there.
