@@ -41,6 +41,23 @@ def test_claim_condition(world: World, enqueue) -> None:
     assert list(world.states().values()) == ["succeeded"]
 
 
+@pytest.mark.guard("paused")
+def test_paused(world: World, database: Database, enqueue) -> None:
+    """What is published already when a person pauses its provider is not sent: no charge until it is resumed, then one."""
+    enqueue("stripe_charge", CHARGE)
+    due = world.due()
+    with psycopg.connect(database.url("operator"), autocommit=True) as operator:
+        change = (
+            "SELECT counterfoil.change_settings(ARRAY['providers.stripe.mode'], ARRAY[%s], 'mara', 'test', 'incident')"
+        )
+        operator.execute(change, ['"paused"'])
+        world.deliver(due)
+        assert world.sandbox.count("charges") == 0
+        operator.execute(change, ['"running"'])
+    world.settle()
+    assert world.sandbox.count("charges") == 1
+
+
 @pytest.mark.guard("settle_token")
 def test_settle_token(world: World, enqueue) -> None:
     """A worker whose row was taken over cannot settle it with its own old answer: the new owner's success stands."""

@@ -31,9 +31,21 @@ def _without(patch: pytest.MonkeyPatch, prefixes: tuple[str, ...], *conditions: 
             patch.setitem(claims._SQL, name, replace(query, psycopg=text))
 
 
+def _instead(patch: pytest.MonkeyPatch, name: str, condition: str, other: str) -> None:
+    query = claims._SQL[name]
+    assert condition in query.psycopg, f"{name} has no {condition!r}: the guard's patch is out of date"
+    patch.setitem(claims._SQL, name, replace(query, psycopg=query.psycopg.replace(condition, other)))
+
+
 def claim_condition(patch: pytest.MonkeyPatch) -> None:
     """The claim takes the row in whatever state it is."""
     _without(patch, ("claim_if_ready",), "AND a.state IN ('ready', 'retryable_failure')")
+
+
+def paused(patch: pytest.MonkeyPatch) -> None:
+    """The claim does not look whether its provider is paused."""
+    condition = "(m.mode = 'paused' OR a.phase = 'do' AND NOT a.in_doubt AND a.attempt_count + a.not_sent_count = 0)"
+    _instead(patch, "claim_if_ready", f"AND {condition}", "AND false")
 
 
 def settle_token(patch: pytest.MonkeyPatch) -> None:
@@ -106,7 +118,7 @@ GUARDS: dict[str, Patch] = {
     patch.__name__: patch
     for patch in (
         *(claim_condition, settle_token, send_fence, doubt, absence_window, ttl_at_send),
-        *(approval_gate, approval_digest, caps, version, carried_on, key_in_flight, account, reach),
+        *(approval_gate, approval_digest, caps, version, carried_on, key_in_flight, account, reach, paused),
     )
 }
 
