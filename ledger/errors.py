@@ -10,6 +10,7 @@ CounterfoilError (RuntimeError)
 ├── RunTakenOver           another handle re-opened this run
 ├── NotFound               there is no such action or run, or this login may not see it
 ├── NotAllowed             the run is closed or unwinding, or the role has no right to this tenant
+│   ├── LimitReached       a cap of the configuration: `limit` is its setting
 │   └── DecisionRefused    a person's decision does not stand: changed, expired, decided by somebody else, one's own, …
 └── LedgerUnavailable      Postgres could not be reached, or the connection was lost
 
@@ -104,6 +105,16 @@ class NotAllowed(CounterfoilError):
 
     code = "not_allowed"
     exit_code = 4
+
+
+class LimitReached(NotAllowed):
+    """A cap of the configuration is reached and nothing was recorded; `limit` is the setting that holds it."""
+
+    code = "limit_reached"
+
+    def __init__(self, message: str, *, limit: str, fix: str = "") -> None:
+        super().__init__(message, fix=fix)
+        self.limit = limit
 
 
 class DecisionRefused(NotAllowed):

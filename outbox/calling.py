@@ -234,4 +234,5 @@ def _blocked(met: Blocked) -> Result:
         status=Status.BLOCKED,
         next_step=met.next_step,
         suspend=met.next_step is NextStep.PERSON,
+        code=met.limit,
     )

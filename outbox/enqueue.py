@@ -16,9 +16,10 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from counterfoil.ledger.errors import ArgumentError, ConfigError, IntentConflict, NotAllowed, StepConflict
+from counterfoil.ledger.errors import ArgumentError, ConfigError, IntentConflict, LimitReached, NotAllowed, StepConflict
 from counterfoil.ledger.keys import ActionId, check_step_label
 from counterfoil.ledger.queries import load
+from counterfoil.outbox import backlog
 from counterfoil.outbox.intents import DOOR_RULES, DoorRules, Intent, check_call, check_index_row, check_run
 from counterfoil.outbox.pool import Row, raise_told
 from counterfoil.providers.spec import ToolSpec
@@ -54,7 +55,8 @@ def enqueue(
     `once_per` calls the same. `not_before` is the earliest time of the first attempt, with its time zone;
     `resource_version` the version of what it changes that the caller has seen. Raises `ArgumentError` before any statement;
     `IntentConflict` and `StepConflict` for a step that holds something else; `NotAllowed`, also while another tool has the
-    same effect on the same target under way; `StepRace` when the whole transaction must be run again; `LedgerUnavailable`.
+    same effect on the same target under way; `LimitReached` while the tenant has too much waiting; `StepRace` when the whole
+    transaction must be run again; `LedgerUnavailable`.
     """
     intent = intent_of(
         spec,
@@ -83,7 +85,7 @@ def enqueue(
         raise _no_connection(
             conn, "a Session, a Connection or a psycopg Connection; `aenqueue` takes their async forms"
         )
-    return _recorded(intent, row)
+    return _recorded(intent, row, rules)
 
 
 async def aenqueue(
@@ -126,7 +128,7 @@ async def aenqueue(
             raise_told(error)
     else:
         raise _no_connection(conn, "an AsyncSession, an AsyncConnection or a psycopg AsyncConnection")
-    return _recorded(intent, row)
+    return _recorded(intent, row, rules)
 
 
 def intent_of(
@@ -152,9 +154,16 @@ def intent_of(
     return call.at(step, not_before=not_before)
 
 
-def _recorded(intent: Intent, row: Row | None) -> ActionId:
+def _recorded(intent: Intent, row: Row | None, rules: DoorRules) -> ActionId:
     """The id of the action that stands for the intent: its own, or the one that was there."""
     assert row is not None
+    if row["found_by"] == "waiting":
+        rules.backlog.is_full(intent.tenant)
+        raise LimitReached(
+            f"tenant {intent.tenant!r} has {rules.backlog.waiting_max} actions waiting.",
+            limit=backlog.SETTING,
+            fix="Try again when some are done. Your transaction holds nothing of this call.",
+        )
     found = ActionId(str(row["action_id"]))
     if row["found_by"] == "step":
         if row["tool"] != intent.tool:

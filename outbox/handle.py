@@ -152,7 +152,7 @@ class Run:
         All of them are recorded or none. The same steps again (after a crash, say) are the same proposal; other steps take
         the place of a plan that nobody has decided on. `note` (2000 characters at most) is for the person. Raises
         `ArgumentError` (at `$[i]…`), `ConfigError` (no such tool), `StepConflict` (a label that is taken), `NotAllowed`
-        (something of the run is on its way or in review, a reviewer has rejected it, a hold lapses too soon, a limit),
+        (something of the run is on its way or in review, a reviewer has rejected it, a hold lapses too soon), `LimitReached`,
         `RunTakenOver`, `LedgerUnavailable`.
         """
         seen, had = self._memory.arrive()

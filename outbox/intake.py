@@ -1,18 +1,22 @@
 """Decides what becomes of a row that another language has inserted: `enqueue`'s checks, then an action or a refusal.
 
-Any number of relays may take rows at once. A row that is bad is told so and is gone from the queue; it stops no other.
+Any number of relays may take rows at once. A row that is bad is told so and is gone from the queue; it stops no other. Rows
+of a tenant that has too much waiting wait here, too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import psycopg
 import structlog
 
 from counterfoil.ledger.connection import Ledger, Row
-from counterfoil.ledger.errors import ArgumentError, ConfigError, CounterfoilError
+from counterfoil.ledger.errors import ArgumentError, ConfigError, CounterfoilError, LimitReached
 from counterfoil.ledger.queries import load
+from counterfoil.outbox.backlog import SETTING
 from counterfoil.outbox.enqueue import intent_of
 from counterfoil.outbox.intents import DOOR_RULES, DoorRules
 from counterfoil.providers.registry import Registry
@@ -20,6 +24,9 @@ from counterfoil.providers.registry import Registry
 _SQL = load("counterfoil.outbox", "sql/intake.sql")
 
 PATH_CHARS_MAX = 200
+
+FULL_FOR_S = 5.0
+"""A tenant that had too much waiting is looked at again after this long."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.intake")
 
@@ -35,16 +42,25 @@ class Intake:
     """Rows of one pass: a second's work at most, since the relay has others to do."""
     per_tenant: int = 20
     """Of these, rows of one tenant."""
+    monotonic: Callable[[], float] = time.monotonic
+    _full: dict[str, float] = field(default_factory=dict, repr=False)
+    """Tenants that had too much waiting: until when they are left alone."""
 
     def take(self) -> int:
-        """One pass; returns how many rows it found waiting.
+        """One pass; returns how many rows it looked at.
 
         Each row is recorded and marked in one transaction of its own. Raises `LedgerUnavailable`; what was not taken then
         is taken later, and what was taken is not taken again.
         """
-        rows = self.ledger.rows(_SQL["waiting_intake"], {"batch": self.batch, "per_tenant": self.per_tenant})
+        now = self.monotonic()
+        for tenant in [tenant for tenant, until in self._full.items() if until <= now]:
+            del self._full[tenant]
+        rows = self.ledger.rows(
+            _SQL["waiting_intake"], {"batch": self.batch, "per_tenant": self.per_tenant, "full": list(self._full)}
+        )
         for row in rows:
-            self._take(row)
+            if row["tenant"] not in self._full:
+                self._take(row)
         return len(rows)
 
     def _take(self, row: Row) -> None:
@@ -67,7 +83,11 @@ class Intake:
             self._refuse(row, "tool_error")
             log.error("intake_tool_error", intake_id=row["intake_id"], tool=row["tool"], error=type(error).__name__)
         else:
-            if done is not None:
+            if done is not None and done["error_code"] == LimitReached.code:
+                self.rules.backlog.is_full(row["tenant"])
+                self._full[row["tenant"]] = self.monotonic() + FULL_FOR_S
+                log.warning("intake_waits", tenant=row["tenant"], limit=SETTING)
+            elif done is not None:
                 log.info("intake_taken", intake_id=row["intake_id"], **done)
 
     def _refuse(self, row: Row, code: str, path: str | None = None) -> None:

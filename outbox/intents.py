@@ -21,6 +21,7 @@ from counterfoil.ledger.keys import (
     check_id,
 )
 from counterfoil.outbox.accounts import NO_ACCOUNTS, Accounts
+from counterfoil.outbox.backlog import Backlog
 from counterfoil.providers.contract import ToolClass
 from counterfoil.providers.outcomes import Json
 from counterfoil.providers.spec import AUDIENCES_APPROVED, ToolSpec
@@ -53,6 +54,8 @@ class DoorRules:
     """Whose credentials a tenant's actions go by."""
     caps: CapTable = field(default_factory=CapTable)
     """How many, and how much, of a tool or an effect a run and a tenant's day may hold."""
+    backlog: Backlog = field(default_factory=Backlog)
+    """How much of a tenant's may wait before nothing more is recorded."""
 
     def needs_approval(
         self, spec: ToolSpec, audience: Sequence[str], amount_minor: int | None, *, has_correction: bool
@@ -114,6 +117,8 @@ class Intent:
     expiry_s: float
     proposal: str | None
     place: int | None
+    waiting_max: int | None
+    """The tenant's backlog is to be compared with this; None: not this time."""
 
     def parameters(self) -> dict[str, object]:
         """The values as a driver takes them."""
@@ -201,6 +206,7 @@ class CheckedCall:
             expiry_s=self.rules.expiry_s,
             proposal=proposal,
             place=place,
+            waiting_max=self.rules.backlog.to_count(self.tenant),
         )
 
 

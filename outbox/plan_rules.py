@@ -9,10 +9,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from counterfoil.ledger.errors import ArgumentError, CounterfoilError, NotAllowed, StepConflict
+from counterfoil.ledger.errors import ArgumentError, CounterfoilError, LimitReached, NotAllowed, StepConflict
 from counterfoil.ledger.states import NOTHING_DONE, UNSETTLED, State
 from counterfoil.outbox.results import WAITS_FOR_PERSON
 from counterfoil.outbox.steps import (
+    ACTIONS,
+    CALLS,
     UNDECIDED,
     ActionView,
     HandleView,
@@ -79,7 +81,7 @@ def decide_plan(
     if view.state != "open":
         return _refused(f"the run is {view.state}.", "Open a run with another id for new work.")
     if view.calls_count > handle.limits.calls_max:
-        return _refused("the run has used up its calls.", "End it, or raise `limits.calls_per_run_max`.")
+        return Refused(LimitReached("the run has used up its calls.", limit=CALLS, fix=f"End it, or raise {CALLS}."))
     asked = tuple(step.same for step in steps)
     for plan in plans:
         if plan.steps == asked and not _was_told_to_fail(view, plan, handle):
@@ -96,7 +98,7 @@ def decide_plan(
     standing = [action for action in view.actions if action not in replaced]
     error = _is_busy(standing, plans) or _first_refused(view, standing, steps)
     if error is None and sum(a.revision for a in view.actions) + len(steps) > handle.limits.actions_max:
-        error = NotAllowed("the run has too many actions.", fix="End it, or raise `limits.actions_per_run_max`.")
+        error = LimitReached("the run has too many actions.", limit=ACTIONS, fix=f"End it, or raise {ACTIONS}.")
     if error is not None:
         return Refused(error)
     placed = _places(view, replaced, steps)

@@ -17,6 +17,7 @@ from counterfoil.ledger.errors import (
     ArgumentError,
     CounterfoilError,
     LedgerUnavailable,
+    LimitReached,
     NotAllowed,
     StepConflict,
     StepRace,
@@ -24,6 +25,7 @@ from counterfoil.ledger.errors import (
 from counterfoil.ledger.keys import action_id, is_action_id
 from counterfoil.ledger.queries import load
 from counterfoil.ledger.states import State
+from counterfoil.outbox import backlog
 from counterfoil.outbox.calling import Arguments, Calls
 from counterfoil.outbox.intents import CheckedCall, check_call
 from counterfoil.outbox.plan_rules import (
@@ -38,7 +40,7 @@ from counterfoil.outbox.plan_rules import (
 )
 from counterfoil.outbox.pool import Row, Transaction
 from counterfoil.outbox.recording import RACES_MAX, json_rows, over_cap, run_view
-from counterfoil.outbox.steps import HandleView, Refused, WantedCall
+from counterfoil.outbox.steps import PROPOSALS_OPEN, HandleView, Refused, WantedCall
 from counterfoil.providers.spec import ToolSpec
 
 NOTE_CHARS_MAX = 2000
@@ -194,16 +196,20 @@ class Plans:
         opened = transaction.row(_SQL["open_plan"], params)
         assert opened is not None
         if opened["answer"] == "limit_reached":
-            raise NotAllowed(
-                f"{limits.proposals_open_max} proposals of the run wait for people.", fix="Wait for their decisions."
+            raise LimitReached(
+                f"{limits.proposals_open_max} proposals of the run wait for people.",
+                limit=PROPOSALS_OPEN,
+                fix="Wait for their decisions.",
             )
         if opened["answer"] != "opened":
             raise StepRace("another transaction opened this plan.", fix="Run it again.")
         for i, (step, place) in enumerate(zip(steps, plan.places, strict=True)):
-            if over_cap(transaction, step.call, place.supersedes):
-                raise NotAllowed(
+            cap = over_cap(transaction, step.call, place.supersedes)
+            if cap is not None:
+                raise LimitReached(
                     f"step {i} is more than `{step.call.spec.name}` or its effect may do here.",
-                    fix="Leave it out of the plan, or raise the cap.",
+                    limit=cap,
+                    fix=f"Leave it out of the plan, or raise {cap}.",
                 )
             intent = step.call.at(
                 place.step,
@@ -215,6 +221,13 @@ class Plans:
             )
             found = transaction.row(_SQL["propose"], intent.parameters())
             assert found is not None
+            if found["found_by"] == "waiting":
+                rules.backlog.is_full(calls.tenant)
+                raise LimitReached(
+                    f"the tenant has {rules.backlog.waiting_max} actions waiting.",
+                    limit=backlog.SETTING,
+                    fix="Propose it again when some are done.",
+                )
             if not found["created"]:
                 raise _taken(i, found)
         return proposal

@@ -11,10 +11,10 @@ from counterfoil.ledger.caps import CAP_USE
 from counterfoil.ledger.errors import CounterfoilError, LedgerUnavailable, StepConflict, StepRace
 from counterfoil.ledger.queries import load
 from counterfoil.ledger.states import SETTLED, State
+from counterfoil.outbox import backlog
 from counterfoil.outbox.intents import CheckedCall
 from counterfoil.outbox.memory import Memory
 from counterfoil.outbox.pool import LedgerPool, Row, Transaction
-from counterfoil.outbox.results import NextStep
 from counterfoil.outbox.steps import (
     ActionView,
     Attach,
@@ -26,6 +26,7 @@ from counterfoil.outbox.steps import (
     Refused,
     RunView,
     WantedCall,
+    at_limit,
     blocked_by,
     decide,
 )
@@ -129,8 +130,9 @@ class Recorder:
     def _recorded(self, transaction: Transaction, call: PlacedCall, place: Record, *, may_wait: bool) -> Met:
         """Writes the new action, or finds the one that the ledger holds in its place, or in its way."""
         wanted = call.wanted
-        if over_cap(transaction, call.checked, place.supersedes):
-            return Blocked(NextStep.LIMIT_REACHED)
+        cap = over_cap(transaction, call.checked, place.supersedes)
+        if cap is not None:
+            return at_limit(cap)
         intent = call.checked.at(
             place.step,
             place.revision,
@@ -142,6 +144,9 @@ class Recorder:
         )
         found = transaction.row(_SQL["propose"], intent.parameters())
         assert found is not None
+        if found["found_by"] == "waiting":
+            call.checked.rules.backlog.is_full(self._tenant)
+            return at_limit(backlog.SETTING)
         action_id = str(found["action_id"])
         if found["created"]:
             return Meant(action_id)
@@ -164,11 +169,11 @@ class Recorder:
             transaction.row(_SQL["add_ref"], params)
 
 
-def over_cap(transaction: Transaction, checked: CheckedCall, supersedes: str | None) -> bool:
-    """Whether caps leave no room for one more call of this kind. A worker looks again, right before it sends."""
+def over_cap(transaction: Transaction, checked: CheckedCall, supersedes: str | None) -> str | None:
+    """The setting of the cap that leaves no room for one more such call. A worker looks again, right before it sends."""
     spec, caps, effect = checked.spec, checked.rules.caps, checked.spec.effect or ""
     if not caps.capped(spec.name, effect):
-        return False
+        return None
     key: dict[str, object] = {"tenant": checked.tenant, "run": checked.run, "tool": spec.name, "effect": effect}
     about = {"target": checked.target, "audience": list(checked.audience)}
     this = {"currency": checked.currency, "action_id": supersedes or "", "recorded_at": None, "at": None}
@@ -184,7 +189,7 @@ def over_cap(transaction: Transaction, checked: CheckedCall, supersedes: str | N
         },
     )
     assert use is not None
-    return caps.exceeded(use, spec.name, effect, amount_minor=checked.amount_minor) is not None
+    return caps.exceeded(use, spec.name, effect, amount_minor=checked.amount_minor)
 
 
 def run_view(read: Row, rows: Mapping[str, Row]) -> RunView:

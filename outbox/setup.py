@@ -8,6 +8,7 @@ from counterfoil.ledger.caps import Caps, CapTable
 from counterfoil.ledger.errors import ConfigError
 from counterfoil.ledger.keys import DEFAULT_ACCOUNT
 from counterfoil.outbox.accounts import Accounts
+from counterfoil.outbox.backlog import Backlog
 from counterfoil.outbox.intents import DoorRules
 from counterfoil.outbox.steps import Limits
 
@@ -36,6 +37,7 @@ def door_rules(settings: Settings) -> DoorRules:
             tools={name: _caps(tool) for name, tool in settings.tool.items()},
             effects={name: _caps(effect) for name, effect in settings.effect.items()},
         ),
+        backlog=Backlog(waiting_max=settings.limits.waiting_per_tenant_max),
     )
 
 

@@ -163,6 +163,8 @@ class Blocked:
 
     next_step: NextStep
     by: str | None = None
+    limit: str | None = None
+    """The setting of the cap that is reached."""
 
     @property
     def waits(self) -> bool:
@@ -205,7 +207,7 @@ def _run_takes_no_call(view: RunView, _call: WantedCall, handle: HandleView) -> 
     if view.state != "open":
         return Refused(NotAllowed(f"the run is {view.state}.", fix="Open a run with another id for new work."))
     if view.calls_count > handle.limits.calls_max:
-        return Blocked(NextStep.LIMIT_REACHED)
+        return at_limit(CALLS)
     return None
 
 
@@ -325,14 +327,14 @@ def _proposals_are_open(view: RunView, call: WantedCall, handle: HandleView) -> 
     """As many proposals of the run wait for people as one task may ask of them."""
     waiting = {action.proposal_id for action in view.actions if action.state in UNDECIDED and action.proposal_id}
     if call.gated and len(waiting) >= handle.limits.proposals_open_max:
-        return Blocked(NextStep.LIMIT_REACHED)
+        return at_limit(PROPOSALS_OPEN)
     return None
 
 
 def _new_action(view: RunView, call: WantedCall, handle: HandleView) -> Decision | None:
     """9. A new revision under the label, a new label, or the next number."""
     if sum(action.revision for action in view.actions) >= handle.limits.actions_max:
-        return Blocked(NextStep.LIMIT_REACHED)
+        return at_limit(ACTIONS)
     seq = 1 + max((action.seq or 0 for action in view.actions), default=0)
     if call.step is None:
         numbers = [int(action.step) for action in view.actions if action.step.isdecimal()]
@@ -358,6 +360,10 @@ RULES: tuple[Rule, ...] = (
     _proposals_are_open,
     _new_action,
 )
+
+CALLS = "limits.calls_per_run_max"
+PROPOSALS_OPEN = "limits.proposals_open_per_run_max"
+ACTIONS = "limits.actions_per_run_max"
 
 REJECTED = "rejected_by_reviewer"
 """The code of an action that a reviewer has cancelled."""
@@ -392,3 +398,8 @@ def _may_be_revised(there: ActionView, call: WantedCall) -> bool:
 def blocked_by(action_id: str, state: State) -> Blocked:
     """Held back until that action moves on, by itself or by a person."""
     return Blocked(NextStep.PERSON if state in WAITS_FOR_PERSON else NextStep.WAIT, by=action_id)
+
+
+def at_limit(setting: str) -> Blocked:
+    """The cap of this setting is reached: waiting in the call does not help."""
+    return Blocked(NextStep.LIMIT_REACHED, limit=setting)

@@ -14,7 +14,7 @@ FROM counterfoil.propose(
   :account, :queue, :arguments, :arguments_sha256, CAST(:audience AS text[]), :compensation, :once_key, :repeat_reason,
   CAST(:amount_minor AS bigint), :currency, :needs_approval, CAST(:not_before AS timestamptz), :supersedes, :ref,
   :parent, :staged, :correction, :effect_scope, :reads_version, :expected_version, :bulk_above, :people, :expiry_s,
-  :proposal, CAST(:place AS integer));
+  :proposal, CAST(:place AS integer), CAST(:waiting_max AS integer));
 
 -- name: add_ref
 SELECT counterfoil.add_ref(:tenant, :run, :ref, :action_id);

@@ -19,7 +19,8 @@ CROSS JOIN LATERAL (
   ORDER BY w.intake_id
   LIMIT :per_tenant
 ) AS i
-WHERE n.tenant = ANY (counterfoil.my_tenants()) OR '*' = ANY (counterfoil.my_tenants())
+WHERE (n.tenant = ANY (counterfoil.my_tenants()) OR '*' = ANY (counterfoil.my_tenants()))
+  AND n.tenant <> ALL (CAST(:full AS text[]))       -- they have enough waiting, and are not in the others' way
 ORDER BY i.intake_id
 LIMIT :batch;
 
@@ -30,7 +31,8 @@ FROM counterfoil.propose_intake(
   :intake_id, :action_id, :tenant, :run, :step, :seq, :revision, :actor, :tool, :tool_version, :class, :effect, :target,
   :provider, :account, :queue, :arguments, :arguments_sha256, CAST(:audience AS text[]), :compensation, :once_key,
   :repeat_reason, CAST(:amount_minor AS bigint), :currency, :needs_approval, CAST(:not_before AS timestamptz),
-  :supersedes, :ref, :correction, :effect_scope, :reads_version, :expected_version, :bulk_above, :people, :expiry_s);
+  :supersedes, :ref, :correction, :effect_scope, :reads_version, :expected_version, :bulk_above, :people, :expiry_s,
+  CAST(:waiting_max AS integer));
 
 -- name: refuse_intake
 -- What no check lets through is told in the row, and is in nobody's way any more.

@@ -97,7 +97,8 @@ class Counterfoil:
         `conn` is a Session, a Connection or a psycopg Connection. The same (tenant, run, step) is the same action.
         `resource_version` is the version of what it changes that the caller has seen. Raises `ConfigError` (no such tool),
         `ArgumentError`, `IntentConflict`, `StepConflict`, `StepRace` (run the transaction again), `NotAllowed` (the run takes
-        none now, or another tool has the effect under way), `LedgerUnavailable`.
+        none now, or another tool has the effect under way), `LimitReached` (the tenant has too much waiting),
+        `LedgerUnavailable`.
         """
         return by_transaction.enqueue(
             conn,

@@ -59,6 +59,6 @@ _NEXT: dict[NextStep, str] = {
     NextStep.EDITED_BY_REVIEWER: ": a reviewer has changed it, as `arguments` say, so leave it at that",
     NextStep.REJECTED_BY_REVIEWER: ": a reviewer has said no, so do not ask for the same again",
     NextStep.NEW_PREVIEW: ": look at what is true now, and propose it anew if it is still wanted",
-    NextStep.LIMIT_REACHED: ": the limit of this run is reached, so end your turn",
+    NextStep.LIMIT_REACHED: ": a limit is reached, which `code` names, so end your turn",
     NextStep.PERSON: ": a person decides, so end your turn",
 }

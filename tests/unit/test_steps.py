@@ -111,7 +111,13 @@ BEHIND_APPROVAL: dict[ToolClass, Decision] = {
 
 CASES = [
     # 0
-    Case("0: calls used up", (), wanted(), Blocked(NextStep.LIMIT_REACHED), calls_count=1001),
+    Case(
+        "0: calls used up",
+        (),
+        wanted(),
+        Blocked(NextStep.LIMIT_REACHED, limit="limits.calls_per_run_max"),
+        calls_count=1001,
+    ),
     Case("0: the last call is allowed", (), wanted(), Record(1, 1, 1), calls_count=1000),
     # 1
     Case("1: a recorded label that succeeded", (row(1, step="fee"),), wanted(step="fee", sha="other"), Attach("a1")),
@@ -360,7 +366,7 @@ CASES = [
         "9: superseded revisions count against the cap",
         (row(1, step="fee", revision=3),),
         wanted(target="o2"),
-        Blocked(NextStep.LIMIT_REACHED),
+        Blocked(NextStep.LIMIT_REACHED, limit="limits.actions_per_run_max"),
         handle=HandleView(seen=99, limits=Limits(actions_max=3)),
     ),
 ]

@@ -138,7 +138,9 @@ def test_a_run_asks_people_for_a_few_things_at_once() -> None:
     single = row(1, State.AWAITING_APPROVAL, effect="note", target="o3", proposal_id="P-1")
     plan = [row(n, State.PROPOSED, effect="mail", target="o4", place=n, proposal_id="P-2") for n in (2, 3)]
     gated = wanted(C.REVERSIBLE, gated=True)
-    assert met(single, *plan, call=gated, handle=limits) == Blocked(NextStep.LIMIT_REACHED)
+    assert met(single, *plan, call=gated, handle=limits) == Blocked(
+        NextStep.LIMIT_REACHED, limit="limits.proposals_open_per_run_max"
+    )
     assert met(single, *plan, call=wanted(C.REVERSIBLE), handle=limits) == Record(4, 1, 4), "it asks nobody"
     assert met(*plan, call=gated, handle=limits) == Record(4, 1, 4)
     decided = replace(single, state=State.CANCELLED)
