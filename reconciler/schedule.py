@@ -23,6 +23,7 @@ def beat_schedule(settings: Settings) -> dict[str, dict[str, object]]:
         "unwind_runs": sweep_s,
         "notify": settings.notify.every_s,
         "rescue": settings.reconciler.rescue_every_s,
+        "watch": settings.reconciler.rescue_every_s,
         "make_partitions": PARTITIONS_EVERY_S,
     }
     return {name: _entry(name, seconds) for name, seconds in every_s.items()}

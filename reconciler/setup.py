@@ -18,7 +18,9 @@ from counterfoil.reconciler.notify import Notifier
 from counterfoil.reconciler.ticks import ORPHAN_AFTER_S, Reconciler
 from counterfoil.reconciler.unwind import Unwinder
 from counterfoil.reconciler.versions import VersionReads
+from counterfoil.reconciler.watch import Watch
 from counterfoil.settings import Settings
+from counterfoil.workers.admission import Unlimited
 from counterfoil.workers.setup import terms_from
 
 
@@ -70,6 +72,20 @@ def reconciler_from(
             timeout_s=settings.notify.timeout_s,
             batch=settings.notify.batch_max,
             remind_ratio=settings.notify.remind_ratio,
+        ),
+        watcher=Watch(
+            ledger=ledger,
+            registry=terms.registry,
+            adapter=terms.pool.adapter,
+            reach=terms.pool.reach,
+            policy=terms.policy,
+            contract=terms.contract,
+            admission=Unlimited(),
+            watch_s=sweeps.watch_s,
+            uncertain_after_s=sweeps.uncertain_after_s,
+            batch=sweeps.lookup_batch_max,
+            lease_s=sweeps.lookup_lease_s,
+            by=name,
         ),
         by=name,
         lost_after_s=settings.relay.lost_after_s,

@@ -22,6 +22,12 @@ def sweep_uncertain() -> None:
         _reconciler.get(_new).sweep_uncertain()
 
 
+def watch() -> None:
+    """Settled rows that are looked up again."""
+    with told("watch", _reconciler):
+        _reconciler.get(_new).watch()
+
+
 def read_versions() -> None:
     """Versions of what proposed actions are about."""
     with told("read_versions", _reconciler):
@@ -58,7 +64,7 @@ def make_partitions() -> None:
         _reconciler.get(_new).make_partitions()
 
 
-TASKS = (sweep_leases, sweep_uncertain, read_versions, rescue, expire, unwind_runs, notify, make_partitions)
+TASKS = (sweep_leases, sweep_uncertain, watch, read_versions, rescue, expire, unwind_runs, notify, make_partitions)
 
 for _task in TASKS:
     shared_task(name=f"counterfoil.{_task.__name__}")(_task)

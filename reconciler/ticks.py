@@ -12,6 +12,7 @@ from counterfoil.reconciler.lookups import LookUps, known_tools
 from counterfoil.reconciler.notify import Notifier
 from counterfoil.reconciler.unwind import Unwinder
 from counterfoil.reconciler.versions import VersionReads
+from counterfoil.reconciler.watch import Watch
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.reconciler")
 
@@ -37,6 +38,7 @@ class Reconciler:
     versions: VersionReads
     unwinder: Unwinder
     notifier: Notifier
+    watcher: Watch
     by: str
     lost_after_s: float
     """A claimable row without a wake-up is rescued once it has been due for this long."""
@@ -57,6 +59,10 @@ class Reconciler:
     def read_versions(self) -> int:
         """proposed rows get the version of what they are about, and move on."""
         return self.versions.sweep(budget_s=self.sweep_budget_s)
+
+    def watch(self) -> int:
+        """Looks up again what has ended, for a day: what is found after all is told."""
+        return self.watcher.visit(budget_s=self.sweep_budget_s)
 
     def rescue(self) -> int:
         """What nobody moves on any more: claimable rows without a wake-up (our bug, so it is told as an error) get one,
