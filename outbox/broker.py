@@ -33,6 +33,7 @@ def broker_app(
     url: str,
     key_prefix: str,
     queues: Sequence[str],
+    concurrency: int | None = None,
     soft_limit_s: float | None = None,
     hard_limit_s: float | None = None,
     include: Sequence[str] = (),
@@ -42,8 +43,9 @@ def broker_app(
 ) -> Celery:
     """The Celery app of relay, workers and beat. Opens no connection.
 
-    `key_prefix` stands before every key in Redis. A call to a broker that hangs ends after `socket_timeout_s`. The limits
-    are for a whole message, whatever number of actions it carries. Modules of `include` are loaded by workers only.
+    `key_prefix` stands before every key in Redis. `concurrency` is how many processes a worker has (None: one a core). A
+    call to a broker that hangs ends after `socket_timeout_s`. The limits are for a whole message, whatever number of actions
+    it carries. Modules of `include` are loaded by workers only.
     """
     app = Celery("counterfoil", set_as_current=True, include=list(include))
     app.conf.update(
@@ -72,6 +74,7 @@ def broker_app(
         task_default_queue="cf-dead",  # not declared: a task without a queue is refused instead of lost
         worker_send_task_events=False,
         task_send_sent_event=False,
+        worker_concurrency=concurrency,  # `celery worker -c` wins
         task_soft_time_limit=soft_limit_s,
         task_time_limit=hard_limit_s,
         worker_max_tasks_per_child=500,

@@ -30,6 +30,7 @@ def worker_app(settings: Settings) -> Celery:
         url=settings.broker_url(),
         key_prefix=settings.broker.key_prefix,
         queues=queues_of(settings),
+        concurrency=settings.workers.concurrency,
         soft_limit_s=settings.workers.soft_limit_s,
         hard_limit_s=settings.workers.hard_limit_s,
         include=TASKS,
