@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Self
 
 REPLY_BYTES_MAX = 1 << 20
@@ -18,6 +19,27 @@ class SecondWrite(RuntimeError):
 
 class ReplyTooLarge(RuntimeError):
     """The reply is larger than `REPLY_BYTES_MAX`; it was not read to its end."""
+
+
+class Requests:
+    """Requests that were handed to the network while somebody counted."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+
+_counted: ContextVar[Requests | None] = ContextVar("counted", default=None)
+
+
+@contextmanager
+def requests_counted() -> Iterator[Requests]:
+    """Counts the requests of every transport of this thread within the block."""
+    count = Requests()
+    token = _counted.set(count)
+    try:
+        yield count
+    finally:
+        _counted.reset(token)
 
 
 class OneAttempt:
@@ -47,6 +69,12 @@ class OneAttempt:
     def _left_s(self) -> float:
         """What the next request may take; 0 or less: there is none."""
         return min(self._request_s, self._deadline_s - time.monotonic())
+
+    def _count(self) -> None:
+        """One more request goes out; called by every transport, for each."""
+        count = _counted.get()
+        if count is not None:
+            count.made += 1
 
     def _spend_write(self, what: str) -> None:
         """Takes one of the attempt's writes. Raises SecondWrite."""

@@ -95,6 +95,10 @@ class Call:
     of: Of | None = None
     expected_version: str | None = None
     """What the resource was when the call was decided on; to be sent as a condition where the provider can check one."""
+    presence_only: bool = False
+    """This look-up only has to show what is there: that nothing is would not count (yet), and it was sent once at most, so
+    that one object under its key is all that there can be. A look-up may then read less, and says `Absent(complete=False)`
+    where it has."""
 
 
 class Adapter(Protocol):
@@ -119,6 +123,15 @@ class Adapter(Protocol):
 
         Equal texts mean that nothing which the call depends on has changed. `call.key` may be empty.
         """
+        ...
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """What an adapter may offer besides: its look-ups of a tool share requests."""
+
+    def rows_a_request(self, tool: str) -> int:
+        """How many calls of this tool one request of a look-up answers, when there are many and nothing is amiss."""
         ...
 
 

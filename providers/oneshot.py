@@ -145,6 +145,7 @@ class OneShot(HTTPAdapter, OneAttempt):
         if self._writes(request):
             self._spend_write(str(request.method))
             self.wrote = True
+        self._count()
         more |= {"stream": True, "timeout": (min(CONNECT_TIMEOUT_S, left_s), left_s)}
         try:
             with self._line.open_for(left_s):

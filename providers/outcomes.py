@@ -77,6 +77,9 @@ class Found:
 class Absent:
     """A complete, successful look-up showed nothing under our key. Not yet proof: see the verdict's window."""
 
+    complete: bool = True
+    """False: less than everything was read, as was asked for (`Call.presence_only`). It is not counted as an absence."""
+
 
 @dataclass(frozen=True, slots=True)
 class Many:

@@ -115,9 +115,9 @@ def not_happened(
         case None:
             said = NotExecuted("not_happened", "a person's word; nobody can be asked")
             return _once_open(row, min(said_at, row.as_of), contract, said)
-        case Absent():
+        case Absent(complete=True):
             return _once_open(row, row.as_of, contract, NotExecuted("absent", "a person's word, and absent"))
-        case Unknown():
+        case Unknown() | Absent():
             return BackToReview("unknown")
         case Many():
             return Person("many_found")

@@ -131,8 +131,8 @@ def verdict(
             return Person("many_found")
         case Unknown(code):
             return AskLater(code, ask_later_s(row.lookup_count, contract, base_s), row.absent_count, row.last_absent_at)
-        case Absent():
-            return _absent(row, contract, ttl_margin_s, base_s)
+        case Absent(complete):
+            return _absent(row, contract, ttl_margin_s, base_s, counts=complete)
         case _:
             assert_never(finding)
 
@@ -190,12 +190,26 @@ def matches_intent(row: Claimed, found: Found, skew_s: float) -> bool:
     return True
 
 
-def _absent(row: Claimed, contract: Contract, ttl_margin_s: float, base_s: float) -> Verdict:
+def absence_decides(row: Claimed, contract: Contract, ttl_margin_s: float) -> bool:
+    """Whether it matters that a look-up reads everything where it finds nothing. It does not while an absence would be too
+    early to count, nor where a repeat of the key is the next step whether or not one was counted: the provider's own store
+    then tells."""
+    opens_in_s = window_opens_in_s(row, row.as_of, contract)
+    if opens_in_s is None or opens_in_s >= 0:
+        return False
+    repeats = _may_repeat_key(row, contract, ttl_margin_s) and _lands_in_s(row, contract) is None
+    return not (repeats and row.absent_count == 0)
+
+
+def _absent(row: Claimed, contract: Contract, ttl_margin_s: float, base_s: float, *, counts: bool) -> Verdict:
     opens_in_s = window_opens_in_s(row, row.as_of, contract)
     if opens_in_s is None or opens_in_s >= 0:  # strictly after: at the last instant it may still appear
         code, count, counted_at = "absent_too_early", row.absent_count, row.last_absent_at
         wanted_s = ASK_LATER_MAX_S if opens_in_s is None else opens_in_s + base_s
         wanted_s = min(wanted_s, ask_later_s(row.lookup_count, contract, base_s))
+    elif not counts:
+        code, count, counted_at = "not_seen", row.absent_count, row.last_absent_at
+        wanted_s = ask_later_s(row.lookup_count, contract, base_s)
     else:
         count, counted_at = _count_absence(row, contract)
         if count >= ABSENCES_NEEDED:

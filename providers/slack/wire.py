@@ -68,6 +68,7 @@ class Wire(WebClient, OneAttempt):
             if left_s <= 0:
                 raise TimeoutError
             connection.sock.settimeout(left_s)
+            self._count()
             self.wrote = self.wrote or writes
             answer = _exchange(connection, req)
             if time.monotonic() >= until_s:  # what was cut may look like the end
