@@ -14,7 +14,7 @@ _SQL = load("counterfoil.ledger", "sql/notices.sql")
 BATCH = 500
 """Notices that one tick records in one statement; the next tick records the rest."""
 
-Kind = Literal["proposal", "review", "correction", "expiring", "expired"]
+Kind = Literal["proposal", "review", "correction", "expiring", "expired", "alarm", "alarm_ended"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +22,10 @@ class Notice:
     """One thing to tell, under the claim of one reconciler. The first three are its identity."""
 
     subject_id: str
-    """A proposal, an action in review or a correction."""
+    """A proposal, an action in review, a correction or an alarm."""
     kind: Kind
     since: datetime
-    """It has waited since then, or (expired) waits no more; the same subject may wait again."""
+    """It has waited since then, or (expired, ended) waits no more; the same subject may wait again."""
     tenant: str
     tries: int
     """This one included."""
@@ -38,9 +38,12 @@ class Subject:
 
     id: str
     why: str
-    """new, one_more, edited; expiring; undecided or unclaimed (expired); no_effect (correction); a review's error code."""
+    """new, one_more, edited; expiring; undecided or unclaimed (expired); no_effect (correction); a review's error code; an
+    alarm's kind."""
     run: str
     expires_at: datetime | None
+    subject: str | None
+    """What an alarm is about: a provider and its account, a queue, or an action."""
     steps: int
     tool: str | None
     effect: str | None

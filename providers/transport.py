@@ -46,6 +46,8 @@ _CONNECT_FAULTS = {
     "urllib3.NameResolutionError": "name_resolution",
     "urllib3.NewConnectionError": "connection_refused",
 }
+CONNECT_CODES = frozenset({*_CONNECT_FAULTS.values(), "proxy_refused", "tls_handshake"})
+"""The codes of `NotSent` that are about the way to the provider, and no mistake of ours."""
 _URL_FAULTS = frozenset(
     {"requests.InvalidURL", "requests.InvalidSchema", "requests.MissingSchema", "requests.InvalidProxyURL"}
 )

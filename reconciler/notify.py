@@ -27,7 +27,7 @@ PAUSE_S = 30.0
 DELAY_MAX_S = 3600.0
 """A hook that is back is noticed within an hour even by the notice that has failed most often."""
 
-_SHOW = {"P-": "proposal", "C-": "correction", "ac": "review"}
+_SHOW = {"P-": "proposal show", "C-": "correction show", "ac": "review show", "A-": "alarm show"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +101,14 @@ def document(notice: Notice, about: Subject) -> dict[str, object]:
         "why": about.why,
         "since": _stamp(notice.since),
         "expires_at": None if about.expires_at is None else _stamp(about.expires_at),
+        "subject": about.subject,
         "steps": about.steps,
         "tool": about.tool,
         "effect": about.effect,
         "amount_minor": about.amount_minor,
         "currency": about.currency,
         "audience": about.audience,
-        "command": f"counterfoil {_SHOW[about.id[:2]]} show {about.id}",
+        "command": f"counterfoil {_SHOW[about.id[:2]]} {about.id}",
     }
 
 

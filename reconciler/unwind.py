@@ -13,7 +13,7 @@ from typing import assert_never
 
 import structlog
 
-from counterfoil.ledger import corrections, unwinds
+from counterfoil.ledger import alarms, corrections, unwinds
 from counterfoil.ledger.canonical import canonical_json, load_stored, sha256_of
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ArgumentError, LedgerUnavailable
@@ -131,7 +131,9 @@ class Unwinder:
         intent = self._undo_intent(step)
         if intent is None:
             log.error("undo_impossible", action_id=step.action_id, tool=step.tool)
+            alarms.raise_alarm(self.ledger, "unwind_blocked", step.action_id, tenant=step.tenant, run=step.run)
             return "blocked"
+        alarms.end_alarm(self.ledger, "unwind_blocked", step.action_id)
         if unwinds.propose_undo(self.ledger, intent, by=self.by):
             log.info("undo_proposed", action_id=intent.action_id, of=step.action_id, tool=step.tool)
         return "waiting"

@@ -31,7 +31,7 @@ from counterfoil.workers.calls import call_of
 from counterfoil.workers.guards import mismatch
 from counterfoil.workers.limits import over_limit
 from counterfoil.workers.points import Points, no_points
-from counterfoil.workers.policy import Policy, send_needs_s
+from counterfoil.workers.policy import Policy, limits_for, send_needs_s
 from counterfoil.workers.settle import Settler
 from counterfoil.workers.versions import is_current, is_versioned
 
@@ -127,6 +127,7 @@ class Executor:
             claims.postpone_wakeup(self.ledger, waiting.wake_up, delay_s=ELSEWHERE_S)
             return None
         spec, adapter, reach = able
+        policy = limits_for(policy, self.contract(spec), in_doubt=waiting.in_doubt)
         self.points("before_claim", spec.name)
         claimed_at = self.monotonic()  # before the statement, so that our idea of the lease ends first
         action = self._claim(waiting, policy, reach)

@@ -13,16 +13,23 @@ from typing import assert_never
 
 import structlog
 
-from counterfoil.ledger import claims
+from counterfoil.ledger import claims, health
 from counterfoil.ledger.canonical import canonical_json
 from counterfoil.ledger.claims import ClaimedAction
 from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.errors import ArgumentError
+from counterfoil.ledger.errors import ArgumentError, LedgerUnavailable
 from counterfoil.providers.outcomes import PRECONDITION_FAILED, Json, NotSent, Outcome, Rejected, Succeeded, Uncertain
+from counterfoil.providers.transport import CONNECT_CODES
 from counterfoil.workers.backoff import delay_s
 from counterfoil.workers.policy import Policy
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.settle")
+
+ANSWERS = frozenset({"idempotency_key_in_use", "idempotency_mismatch", "not_done_yet", "unknown_status"})
+"""Codes of `Uncertain` with which the provider has answered, about this call alone."""
+
+OUR_BUG = "adapter_error"
+"""Says nothing about the provider; see the executor."""
 
 CODE_CHARS_MAX = 100
 EVIDENCE_CHARS_MAX = 300
@@ -58,6 +65,26 @@ class Settler:
             code=getattr(outcome, "code", None),
             row_kept=kept,
         )
+        if policy.repeats_key:
+            self._note(action, outcome)
+
+    def _note(self, action: ClaimedAction, outcome: Outcome) -> None:
+        """Of a tool without a look-up only its calls tell whether the provider answers."""
+        match outcome:
+            case Succeeded() | Rejected():
+                failed = None
+            case Uncertain(code) if code in ANSWERS:
+                failed = None
+            case Uncertain(code) if code != OUR_BUG:
+                failed = code
+            case NotSent(code) if code in CONNECT_CODES:
+                failed = code
+            case _:
+                return
+        try:
+            health.note(self.ledger, action.provider, action.account, "send", failed=failed)
+        except LedgerUnavailable:  # the outcome is written, and that is what counts
+            log.warning("health_unwritten", provider=action.provider)
 
     def _succeeded(self, action: ClaimedAction, outcome: Succeeded) -> bool:
         result = result_text(outcome.fields)
@@ -89,7 +116,8 @@ class Settler:
                 look_after_s=0,
                 worker=self.worker,
             )
-        if outcome.retryable and not last:
+        retried = policy.retries(outcome)
+        if retried and not last:
             return claims.settle_retryable(
                 self.ledger,
                 action,
@@ -104,9 +132,9 @@ class Settler:
             action,
             outcome="rejected",
             code=_code(outcome.code),
-            error_code="attempts_exhausted" if outcome.retryable else _code(outcome.code),
+            error_code="attempts_exhausted" if retried else _code(outcome.code),
             field=outcome.field,
-            reason="attempts exhausted" if outcome.retryable else "refused",
+            reason="attempts exhausted" if retried else "refused",
             evidence=_code(outcome.code),
             worker=self.worker,
         )

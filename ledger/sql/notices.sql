@@ -1,8 +1,8 @@
 -- Who is told that something waits for a person. A notice is one thing to tell; it is told at least once.
 
 -- name: record_notices
--- What waits now, what is about to expire undecided, and what has expired within a day (so that whoever sets a hook up is
--- not told about the past). While the hook fails, new notices wait with those that have failed.
+-- What waits now, what is about to expire undecided, and what has expired, or an alarm that has ended, within a day (so that
+-- whoever sets a hook up is not told about the past). While the hook fails, new notices wait with those that have failed.
 WITH wanted AS (
   SELECT w.id AS subject_id, w.kind, w.since, w.tenant FROM counterfoil.waiting_for_people AS w
   UNION ALL
@@ -19,6 +19,11 @@ WITH wanted AS (
   WHERE g.consumed_at IS NULL AND g.subject_id LIKE 'P-%'     -- a correction is open again, which is told
     AND g.expires_at BETWEEN counterfoil.now() - interval '1 day' AND counterfoil.now()
     AND a.state = 'stale' AND a.last_error_code = 'approval_expired'
+  UNION ALL
+  SELECT 'A-' || l.alarm_id, 'alarm', l.since, l.tenant FROM counterfoil.alarm AS l WHERE l.ended_at IS NULL
+  UNION ALL
+  SELECT 'A-' || l.alarm_id, 'alarm_ended', l.ended_at, l.tenant FROM counterfoil.alarm AS l
+  WHERE l.ended_at > counterfoil.now() - interval '1 day' AND l.kind IN ('outage', 'unreachable', 'queue_unserved')
 )
 INSERT INTO counterfoil.notice (subject_id, kind, since, tenant, next_try_at)
 SELECT w.subject_id, w.kind, w.since, w.tenant,
@@ -56,13 +61,18 @@ RETURNING n.subject_id, n.kind, n.since, n.tenant, n.tries;
 -- What there is to tell, without what was said; no row when it does not wait any more. Of a plan the tools are not named,
 -- only how many steps it has.
 WITH about AS (
-  SELECT w.id, w.why, w.run, w.expires_at FROM counterfoil.waiting_for_people AS w
+  SELECT 'A-' || l.alarm_id AS id, l.kind AS why, l.run, CAST(NULL AS timestamptz) AS expires_at, l.subject
+  FROM counterfoil.alarm AS l
+  WHERE CAST(:kind AS text) IN ('alarm', 'alarm_ended') AND 'A-' || l.alarm_id = CAST(:subject_id AS text)
+    AND (l.ended_at IS NULL) = (CAST(:kind AS text) = 'alarm')
+  UNION ALL
+  SELECT w.id, w.why, w.run, w.expires_at, NULL FROM counterfoil.waiting_for_people AS w
   WHERE w.kind = CAST(:kind AS text) AND w.id = CAST(:subject_id AS text) AND w.since = CAST(:since AS timestamptz)
   UNION ALL
-  SELECT w.id, 'expiring', w.run, w.expires_at FROM counterfoil.waiting_for_people AS w
+  SELECT w.id, 'expiring', w.run, w.expires_at, NULL FROM counterfoil.waiting_for_people AS w
   WHERE CAST(:kind AS text) = 'expiring' AND w.id = :subject_id AND w.since = :since
   UNION ALL
-  SELECT p.proposal_id, CASE p.state WHEN 'expired' THEN 'undecided' ELSE 'unclaimed' END, p.run, p.expires_at
+  SELECT p.proposal_id, CASE p.state WHEN 'expired' THEN 'undecided' ELSE 'unclaimed' END, p.run, p.expires_at, NULL
   FROM counterfoil.proposal AS p
   WHERE CAST(:kind AS text) = 'expired' AND p.proposal_id = :subject_id
     AND p.expires_at > counterfoil.now() - interval '7 days'
@@ -82,7 +92,7 @@ WITH about AS (
          count(DISTINCT s.currency) AS currencies
   FROM steps AS s
 )
-SELECT b.id, b.why, b.run, b.expires_at, m.steps,
+SELECT b.id, b.why, b.run, b.expires_at, b.subject, m.steps,
        CASE WHEN m.steps = 1 THEN m.tool END AS tool, CASE WHEN m.steps = 1 THEN m.effect END AS effect,
        CASE WHEN m.currencies <= 1 THEN m.amount_minor END AS amount_minor,
        CASE WHEN m.currencies <= 1 THEN m.currency END AS currency,

@@ -58,7 +58,7 @@ UPDATABLE = {
     ("worker", "intake"): "taken_at action_id error_code error_path",
     ("worker", "worker_heartbeat"): "worker queues started_at seen_at last_claim_at",
     ("worker", "notice"): "tries next_try_at in_hand_until told_at",
-    ("worker", "provider_health"): "answered_at answering_since failing_since last_code",
+    ("worker", "provider_health"): "answered_at answering_since failing_since failed_at failed_count last_code",
     ("worker", "alarm"): "ended_at",
 }
 

@@ -122,6 +122,7 @@ def test_a_new_proposal_is_told_once(rows: Rows, notifier: Callable[..., Notifie
             "why": "new",
             "since": iso["created_at"],
             "expires_at": iso["expires_at"],
+            "subject": None,
             "steps": 1,
             "tool": "stripe_charge",
             "effect": "charge",

@@ -7,7 +7,7 @@ from alembic import op
 revision = "0006"
 down_revision = "0005"
 
-_PARTS = ("0006_a_fleet.sql", "0006_b_watch.sql", "0006_d_doors.sql")
+_PARTS = ("0006_a_fleet.sql", "0006_b_watch.sql", "0006_c_alarms.sql", "0006_d_doors.sql")
 
 
 def upgrade() -> None:
