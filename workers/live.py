@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import structlog
 
@@ -24,6 +25,22 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.live")
 REFRESH_S = 2.0
 """A change is in force everywhere within this, and one small query each: nobody notices either."""
 
+Check = Callable[[Settings, str], None]
+"""Raises `ConfigError` for settings under which the provider's tools could not work."""
+
+
+def nothing_else(settings: Settings, provider: str) -> None:
+    """The check of those who know no tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """One provider's settings, and which changes are left out."""
+
+    settings: ProviderSettings
+    ignored: Mapping[int, str]
+    """By the change's id, why."""
+
 
 class LiveSettings:
     """One process's view, used by one thread at a time."""
@@ -35,9 +52,8 @@ class LiveSettings:
         *,
         refresh_s: float = REFRESH_S,
         monotonic: Callable[[], float] = time.monotonic,
-        check: Callable[[Settings, str], None] = lambda settings, provider: None,
+        check: Check = nothing_else,
     ) -> None:
-        """`check` raises `ConfigError` for settings under which the provider's tools could not work here."""
         self._settings = settings
         self._ledger = ledger
         self._refresh_s = refresh_s
@@ -84,37 +100,44 @@ class LiveSettings:
         self._changes.update({change.key: change for change in news})
         self._version = news[-1].change_id
         for provider in {change.provider for change in news}:
-            self._providers[provider] = self._in_force(provider)
+            now_in_force = in_force(self._settings, provider, self._changes.values(), self._check)
+            self._providers[provider] = now_in_force.settings
+            self._tell(now_in_force.ignored)
         log.info("settings_changed", version=self._version, keys=[change.key for change in news])
 
-    def _in_force(self, provider: str) -> ProviderSettings:
-        """All changes together, or as many as can be used, in the order they were made."""
-        changes = sorted(
-            (
-                c
-                for c in self._changes.values()
-                if c.provider == provider and c.name != MODE_KEY and c.value is not None
-            ),
-            key=lambda change: change.change_id,
-        )
-        try:
-            return self._with(provider, changes)
-        except ConfigError:
-            used: list[Change] = []
-        for change in changes:
-            try:
-                self._with(provider, [*used, change])
-                used.append(change)
-            except ConfigError as error:
-                if change.change_id not in self._told:
-                    self._told.add(change.change_id)
-                    log.error("change_ignored", change_id=change.change_id, key=change.key, why=error.message)
-        return self._with(provider, used)
+    def _tell(self, ignored: Mapping[int, str]) -> None:
+        keys = {change.change_id: change.key for change in self._changes.values()}
+        for change_id in ignored.keys() - self._told:
+            self._told.add(change_id)
+            log.error("change_ignored", change_id=change_id, key=keys[change_id], why=ignored[change_id])
 
-    def _with(self, provider: str, changes: list[Change]) -> ProviderSettings:
-        if not changes:
-            return self._settings.provider(provider)
-        values = {change.name: json.loads(change.value or "null") for change in changes}
-        changed = with_changes(self._settings, provider, values)
-        self._check(changed, provider)
-        return changed.provider(provider)
+
+def in_force(settings: Settings, provider: str, changes: Iterable[Change], check: Check = nothing_else) -> InForce:
+    """What the newest change of each key makes of one provider's settings.
+
+    All of them together, or as many as this version and these settings can use, in the order in which they were made.
+    """
+    wanted = sorted(
+        (c for c in changes if c.provider == provider and c.name != MODE_KEY and c.value is not None),
+        key=lambda change: change.change_id,
+    )
+    try:
+        return InForce(_changed(settings, provider, wanted, check), {})
+    except ConfigError:
+        used: list[Change] = []
+    ignored: dict[int, str] = {}
+    for change in wanted:
+        try:
+            _changed(settings, provider, [*used, change], check)
+            used.append(change)
+        except ConfigError as error:
+            ignored[change.change_id] = error.message
+    return InForce(_changed(settings, provider, used, check), ignored)
+
+
+def _changed(settings: Settings, provider: str, changes: list[Change], check: Check) -> ProviderSettings:
+    if not changes:
+        return settings.provider(provider)
+    changed = with_changes(settings, provider, {change.name: json.loads(change.value or "null") for change in changes})
+    check(changed, provider)
+    return changed.provider(provider)

@@ -19,7 +19,12 @@ from counterfoil.providers.pool import AdapterPool
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.settings import Settings
-from counterfoil.settings_contracts import check_contract, check_http_addresses, contract_in_force
+from counterfoil.settings_contracts import (
+    check_contract,
+    check_http_addresses,
+    check_provider,
+    contract_in_force,
+)
 from counterfoil.settings_contracts import ttl_margin_s as ttl_margin_in_force
 from counterfoil.settings_providers import ProviderSettings
 from counterfoil.workers.admission import Admission, FleetAdmission, Store
@@ -77,6 +82,7 @@ def terms_from(
             backoff_base_s=limits.backoff_base_s,
             backoff_cap_s=limits.backoff_cap_s,
             retry_after_cap_s=limits.retry_after_cap_s,
+            retryable_codes=None if limits.retryable_codes is None else frozenset(limits.retryable_codes),
         )
 
     for spec in registry:
@@ -93,13 +99,6 @@ def terms_from(
         ttl_margin_s=lambda spec: ttl_margin_in_force(contract(spec), spec.provider, settings),
         live=live,
     )
-
-
-def check_provider(registry: Registry, settings: Settings, provider: str) -> None:
-    """Raises `ConfigError` unless the contracts of the provider's tools fit these settings."""
-    for spec in registry:
-        if spec.provider == provider:
-            check_contract(spec.name, contract_in_force(spec.contract, provider, settings), provider, settings)
 
 
 def executor_from(

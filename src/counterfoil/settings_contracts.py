@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 from counterfoil.ledger.errors import ConfigError
 from counterfoil.ledger.keys import DEFAULT_ACCOUNT
 from counterfoil.providers.contract import Contract
+from counterfoil.providers.spec import ToolSpec
 from counterfoil.settings import Settings
 from counterfoil.settings_providers import DAYS_30_S, ProviderSettings, is_loopback
 
@@ -91,6 +93,13 @@ def check_contract(tool: str, contract: Contract, provider: str, settings: Setti
             key=key,
             fix="Raise it, or declare no native key where its ttl is that short.",
         )
+
+
+def check_provider(tools: Iterable[ToolSpec], settings: Settings, provider: str) -> None:
+    """Raises `ConfigError` unless the contracts of those of the tools that are this provider's fit these settings."""
+    for spec in tools:
+        if spec.provider == provider:
+            check_contract(spec.name, contract_in_force(spec.contract, provider, settings), provider, settings)
 
 
 def check_http_addresses(settings: Settings) -> None:
