@@ -1,7 +1,8 @@
 """Decides when a wake-up is published: whenever it is due, again and again, until a worker's claim deletes it.
 
-Each pass leases due rows in one short statement a queue, and publishes them with no transaction open. Nothing is marked as
-sent: a lease that runs out is the lost-message timer. Any number of relays may run at once.
+Each pass leases due rows in short statements, as many as the fleet's limits leave and as workers claim within seconds, and
+publishes them with no transaction open. Nothing is marked as sent: a lease that runs out is the lost-message timer. Any
+number of relays may run at once.
 """
 
 from __future__ import annotations
@@ -19,80 +20,35 @@ from celery import Celery
 from kombu.connection import Connection
 from kombu.messaging import Producer
 
-from counterfoil.ledger.claims import WakeUp
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import LedgerUnavailable
-from counterfoil.ledger.queries import load
 from counterfoil.logs import configure_logs
 from counterfoil.outbox.broker import WAKE_UPS_MAX, broker_app, send_wake_ups
+from counterfoil.outbox.dead import Burial
+from counterfoil.outbox.gates import Gate, GateOf, Load, Window, always_open, provider_of, room_in
 from counterfoil.outbox.intake import Intake
+from counterfoil.outbox.leasing import Leased, Leasing
+from counterfoil.outbox.outages import Outage
 from counterfoil.outbox.setup import door_rules
 from counterfoil.providers.registry import Registry
 from counterfoil.settings import Settings
 
-_SQL = load("counterfoil.outbox", "sql/relay.sql")
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.relay")
-
-QUEUES_MAX = 1000
-"""Queues looked at in one pass, those waiting longest first."""
 
 POLL_BUSY_S = 0.05
 """Pause after a pass that published something; the agent that waits for the result polls as fast."""
 
-PAUSE_FIRST_S = 1.0
-PAUSE_MAX_S = 30.0
-"""How long an outage keeps the relay from trying again: doubled from the first to the last of these, with jitter."""
+BURIAL_EVERY_S = 5.0
+"""Dead wake-ups have waited for many minutes; each look costs a few small statements."""
 
-LOST_AFTER_MAX_S = 600.0
-"""However often a wake-up was published for nothing, it is published again within this."""
+GATE_SHUT_MAX_S = 5.0
+"""A gate that is shut for longer is asked again after this: people may open it sooner."""
 
+WINDOW_FIRST = 100
+"""Rows that a queue may have in the broker before it is known how soon they are claimed."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Leased:
-    """An outbox row that is this relay's to publish until its `not_before`."""
-
-    outbox_id: int
-    action_id: str
-    generation: int
-    publish_count: int
-
-    @property
-    def wake_up(self) -> WakeUp:
-        return WakeUp(self.action_id, self.generation)
-
-
-@dataclass(slots=True)
-class _Breaker:
-    """Counts failures in a row; from the second on (`failures_max`) it is open for a while, longer each time."""
-
-    failures_max: int
-    monotonic: Callable[[], float]
-    failures: int = 0
-    open_until: float = 0.0
-
-    @property
-    def is_open(self) -> bool:
-        return self.monotonic() < self.open_until
-
-    @property
-    def left_s(self) -> float:
-        return max(0.0, self.open_until - self.monotonic())
-
-    def fail(self) -> bool:
-        """One more failure; True when it is the one that begins an outage."""
-        self.failures += 1
-        beyond = self.failures - self.failures_max
-        if beyond >= 0:
-            pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(beyond, 10))
-            self.open_until = self.monotonic() + pause_s * random.uniform(0.8, 1.2)
-        return beyond == 0
-
-    def succeed(self) -> bool:
-        """All is well; True when that ends an outage."""
-        ended = self.failures >= self.failures_max
-        self.failures, self.open_until = 0, 0.0
-        return ended
+WAIT_SHARE = 0.25
+"""The part of the lost-message timer that a row should wait in the broker at most, before the window shrinks."""
 
 
 @dataclass(slots=True)
@@ -107,21 +63,37 @@ class Relay:
     """Actions in one message when there is a backlog."""
     batch: int = 100
     """Rows of one queue leased at a time, so that none waits for its publication for longer than a blink."""
+    high_water: int = 400
+    """Rows of one queue in the broker at most: published, and neither claimed nor put back."""
+    publishes_max: int = 8
+    """Published so often under the eyes of workers and never claimed, a wake-up is dead."""
+    gate: GateOf = always_open
+    """What the fleet's limits leave of a provider's queue."""
     poll_s: float = 0.5
     """The longest pause while nothing is due."""
     intake: Intake | None = None
     """Takes in what other languages have written down, before each pass."""
     monotonic: Callable[[], float] = time.monotonic
     _connection: Connection | None = None
-    _broker: _Breaker = field(init=False)
-    _ledger_breaker: _Breaker = field(init=False)
-    _queues: dict[str, _Breaker] = field(init=False, default_factory=dict)
+    _broker: Outage = field(init=False)
+    _ledger_outage: Outage = field(init=False)
+    _queues: dict[str, Outage] = field(init=False, default_factory=dict)
+    _windows: dict[str, Window] = field(init=False, default_factory=dict)
+    _shut: dict[str, tuple[Gate, float]] = field(init=False, default_factory=dict)
+    """Gates that are shut, and when they are asked again."""
+    _leasing: Leasing = field(init=False)
+    _burial: Burial = field(init=False)
+    _bury_at: float = field(init=False, default=float("-inf"))
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk_max <= WAKE_UPS_MAX:
             raise ValueError(f"chunk_max is 1 to {WAKE_UPS_MAX}")
-        self._broker = _Breaker(2, self.monotonic)  # one failure may be a stale connection: the next pass has a new one
-        self._ledger_breaker = _Breaker(1, self.monotonic)
+        self._broker = Outage(2, self.monotonic)  # one failure may be a stale connection: the next pass has a new one
+        self._ledger_outage = Outage(1, self.monotonic)
+        self._leasing = Leasing(
+            ledger=self.ledger, batch=self.batch, lost_after_s=self.lost_after_s, publishes_max=self.publishes_max
+        )
+        self._burial = Burial(ledger=self.ledger, publishes_max=self.publishes_max, lost_after_s=self.lost_after_s)
 
     def run(self, stop: threading.Event) -> None:
         """Takes in and publishes what is due until `stop` is set; outages of broker and database are waited for, not raised.
@@ -133,7 +105,7 @@ class Relay:
             moved = self._pass_safely(stop)
             pause_s = POLL_BUSY_S if moved else min(self.poll_s, pause_s * 2)
             if moved < self.batch:  # else there is more: no pause
-                stop.wait(max(pause_s * random.uniform(0.8, 1.2), self._broker.left_s, self._ledger_breaker.left_s))
+                stop.wait(max(pause_s * random.uniform(0.8, 1.2), self._broker.left_s, self._ledger_outage.left_s))
 
     def publish_due(self, stop: threading.Event | None = None) -> int:
         """One pass over all queues with due wake-ups; returns how many were published.
@@ -142,11 +114,17 @@ class Relay:
         `LedgerUnavailable`; what was leased then is published when its lease ends.
         """
         published = 0
-        for row in self.ledger.rows(_SQL["due_queues"], {"queues_max": QUEUES_MAX}):
-            if self._broker.is_open or (stop is not None and stop.is_set()):
+        for load in self._leasing.loads():
+            if self._broker.lasts or (stop is not None and stop.is_set()):
                 break
-            published += self._publish_queue(row["queue"])
+            published += self._publish_queue(load)
         return published
+
+    def bury(self) -> int:
+        """Takes dead wake-ups out, and tells of queues that nobody takes; returns how many were buried. Raises
+        `LedgerUnavailable`."""
+        self._bury_at = self.monotonic() + BURIAL_EVERY_S * random.uniform(0.8, 1.2)
+        return self._burial.visit()
 
     def close(self) -> None:
         """Closes both connections."""
@@ -157,46 +135,65 @@ class Relay:
         try:
             taken = self.intake.take() if self.intake is not None else 0
             published = self.publish_due(stop)
+            if self.monotonic() >= self._bury_at and not self._broker.lasts:
+                self.bury()
         except LedgerUnavailable as error:
-            if self._ledger_breaker.fail():
+            if self._ledger_outage.fail():
                 log.error("ledger_outage_began", error=error.message)
             return 0
-        if self._ledger_breaker.succeed():
+        if self._ledger_outage.succeed():
             log.info("ledger_outage_ended")
         return max(taken, published)
 
-    def _publish_queue(self, queue: str) -> int:
-        """Leases and publishes up to a batch of one queue; 0 when its breaker is open or publishing failed."""
-        breaker = self._queues.get(queue)
-        if breaker is not None and breaker.is_open:
+    def _publish_queue(self, load: Load) -> int:
+        """Leases and publishes up to a batch of one queue; 0 when something holds it back or publishing failed."""
+        outage = self._queues.get(load.queue)
+        if outage is not None and outage.lasts:
             return 0
-        leased = self._lease(queue)
+        leased = self._lease(load)
         if not leased:
-            return 0  # another relay was faster
+            return 0  # no room, or another relay was faster
         try:
-            self._publish(queue, leased)
+            self._publish(load.queue, leased)
         except Exception as error:  # noqa: BLE001 - whatever it is, all, some or none may have landed: nothing is marked
-            self._failed(queue, error)
-            self._give_back(leased)
+            self._failed(load.queue, error)
+            self._leasing.give_back(leased)
             return 0
-        self._succeeded(queue)
-        log.debug("published", queue=queue, actions=len(leased))
+        self._succeeded(load.queue)
+        log.debug("published", queue=load.queue, actions=len(leased))
         return len(leased)
 
-    def _lease(self, queue: str) -> list[_Leased]:
-        rows = self.ledger.rows(
-            _SQL["lease_due"],
-            {
-                "queue": queue,
-                "batch": self.batch,
-                "lost_after_s": self.lost_after_s,
-                "lost_after_max_s": LOST_AFTER_MAX_S,
-            },
-            repeatable=False,  # a second run would lease other rows and leave the first ones to their timer
-        )
-        return [_Leased(**row) for row in rows]
+    def _lease(self, load: Load) -> list[Leased]:
+        """What the provider's mode, the fleet's limits and the window leave, in a fair order."""
+        if load.mode == "paused":
+            return []
+        window = self._windows.setdefault(load.queue, self._new_window())
+        room = room_in(load, self._gate_of(load.queue), window=window.fit(load, self.monotonic()))
+        leased = [] if room.is_none else self._leasing.lease(load, room)
+        window.took(load, len(leased))
+        return leased
 
-    def _publish(self, queue: str, leased: Sequence[_Leased]) -> None:
+    def _gate_of(self, queue: str) -> Gate:
+        now = self.monotonic()
+        gate, until = self._shut.get(queue, (None, 0.0))
+        if gate is None or now >= until:
+            gate = self.gate(provider_of(queue))
+            if gate.open_in_s > 0:
+                self._shut[queue] = gate, now + min(gate.open_in_s, GATE_SHUT_MAX_S)
+            else:
+                self._shut.pop(queue, None)
+        return gate
+
+    def _new_window(self) -> Window:
+        """Never so small that idle workers find nothing."""
+        return Window(
+            rows=min(self.high_water, WINDOW_FIRST),
+            rows_min=min(self.high_water, 2 * self.chunk_max),
+            rows_max=self.high_water,
+            wait_max_s=self.lost_after_s * WAIT_SHARE,
+        )
+
+    def _publish(self, queue: str, leased: Sequence[Leased]) -> None:
         """One message a chunk, all in one round trip where the transport can (else one a message)."""
         producer = self._producer()
         with producer.batch(max_size=self.batch):
@@ -209,23 +206,11 @@ class Relay:
                     publish_count=chunk[0].publish_count,
                 )
 
-    def _give_back(self, leased: Sequence[_Leased]) -> None:
-        """Due again at once: the breaker, not the rows, waits for the broker."""
-        self.ledger.rows(
-            _SQL["give_back"],
-            {
-                "outbox_ids": [row.outbox_id for row in leased],
-                "generations": [row.generation for row in leased],
-                "publish_counts": [row.publish_count for row in leased],
-            },
-        )
-
     def _failed(self, queue: str, error: Exception) -> None:
         """The broker answered and refused (a matter of this queue), or it did not answer (a matter of all of them)."""
         cause = type(error.__cause__ or error).__name__
         if self._refused(error):
-            breaker = self._queues.setdefault(queue, _Breaker(1, self.monotonic))
-            if breaker.fail():
+            if self._queues.setdefault(queue, Outage(1, self.monotonic)).fail():
                 log.error("queue_outage_began", queue=queue, error=cause)
         elif self._broker.fail():
             log.error("broker_outage_began", error=cause)
@@ -234,8 +219,8 @@ class Relay:
     def _succeeded(self, queue: str) -> None:
         if self._broker.succeed():
             log.info("broker_outage_ended")
-        breaker = self._queues.pop(queue, None)
-        if breaker is not None and breaker.succeed():
+        outage = self._queues.pop(queue, None)
+        if outage is not None and outage.succeed():
             log.info("queue_outage_ended", queue=queue)
 
     def _refused(self, error: Exception) -> bool:
@@ -257,8 +242,11 @@ class Relay:
                 connection.release()
 
 
-def run_relay(settings: Settings) -> None:
-    """`counterfoil relay`: relays until SIGTERM or SIGINT, finishes its batch and returns."""
+def run_relay(settings: Settings, *, gate: GateOf = always_open) -> None:
+    """`counterfoil relay`: relays until SIGTERM or SIGINT, finishes its batch and returns.
+
+    `gate`: what the fleet's limits leave of a provider's queue; without one everything goes.
+    """
     configure_logs()
     stop = threading.Event()
     app = broker_app(url=settings.broker_url(), key_prefix=settings.broker.key_prefix, queues=())
@@ -269,6 +257,9 @@ def run_relay(settings: Settings) -> None:
         lost_after_s=settings.relay.lost_after_s,
         chunk_max=settings.relay.chunk_max,
         poll_s=settings.relay.poll_s,
+        high_water=settings.relay.high_water,
+        publishes_max=settings.relay.publishes_max,
+        gate=gate,
         intake=Intake(ledger=ledger, registry=Registry.load(settings.tools, settings.http), rules=door_rules(settings)),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -281,7 +272,7 @@ def run_relay(settings: Settings) -> None:
     log.info("relay_stopped")
 
 
-def _chunks(leased: Sequence[_Leased], chunk_max: int) -> Iterator[Sequence[_Leased]]:
+def _chunks(leased: Sequence[Leased], chunk_max: int) -> Iterator[Sequence[Leased]]:
     """A few rows go one by one, so that every idle worker gets one; a backlog fills the messages."""
     size = min(chunk_max, -(-len(leased) // chunk_max))
     for start in range(0, len(leased), size):

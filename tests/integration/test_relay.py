@@ -1,229 +1,29 @@
-"""The relay against real Postgres and Valkey: nothing is skipped, nothing waits for another queue, outages lose nothing."""
+"""The relay against real Postgres and Valkey: nothing is skipped, nothing is published twice, lost messages come again."""
 
 from __future__ import annotations
 
 import base64
 import json
-import os
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import count
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from uuid import uuid4
 
 import psycopg
 import pytest
-import redis
+from tests.integration.relaying import Broker, agent, broker, claim, outbox, propose, relay_to, running, until
 
-from counterfoil.ledger import claims
-from counterfoil.ledger.canonical import canonical_json, sha256_of
 from counterfoil.ledger.claims import WakeUp
-from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.keys import action_id
-from counterfoil.ledger.queries import load
-from counterfoil.outbox.broker import EXECUTE, broker_app, read_wake_ups
+from counterfoil.outbox.broker import EXECUTE, read_wake_ups
 from counterfoil.outbox.relay import Relay
-from counterfoil.stack.home import Home, home
-from counterfoil.stack.valkey import Valkey
 
 if TYPE_CHECKING:
     from tests.conftest import Database
 
-PROPOSE = load("counterfoil.ledger", "sql/agent.sql")["propose"]
-_steps = count(1)
-
-
-def propose(connection: psycopg.Connection[Any], *, queue: str = "cf-a", arguments: object = None) -> str:
-    """Records one ready action of tenant acme in the caller's transaction; gives its id."""
-    step = f"step-{next(_steps)}"
-    text = canonical_json(arguments or {"order": step})
-    identity = action_id("acme", "run", step, 1, "do")
-    values: dict[str, object] = dict.fromkeys(PROPOSE.parameters)
-    values |= {
-        "action_id": identity,
-        "tenant": "acme",
-        "run": "run",
-        "step": step,
-        "revision": 1,
-        "actor": "bot",
-        "tool": "a_tool",
-        "tool_version": 1,
-        "class": "compensatable",
-        "effect": "thing",
-        "target": step,
-        "provider": queue.removeprefix("cf-"),
-        "account": "default",
-        "queue": queue,
-        "arguments": text,
-        "arguments_sha256": sha256_of(text),
-        "audience": [],
-        "needs_approval": False,
-        "staged": False,
-        "reads_version": False,
-        "effect_scope": "run",
-    }
-    connection.execute(PROPOSE.psycopg.encode(), values)
-    return str(identity)
-
-
-def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
-    """Waits until the condition holds."""
-    pause, deadline = threading.Event(), time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        pause.wait(0.01)
-
-
-class Broker:
-    """What lies in a broker's lists, read without Celery."""
-
-    def __init__(self, url: str, prefix: str) -> None:
-        self.url, self.prefix = url, prefix
-        self.client: redis.Redis = redis.Redis.from_url(url)
-
-    def raw(self, queue: str) -> list[dict[str, Any]]:
-        return [json.loads(message) for message in self.client.lrange(self.prefix + queue, 0, -1)]  # type: ignore[union-attr]
-
-    def wake_ups(self, queue: str = "cf-a") -> list[WakeUp]:
-        """The wake-ups in the list's messages, oldest first, through the worker's own check."""
-        bodies = [json.loads(base64.b64decode(message["body"])) for message in reversed(self.raw(queue))]
-        return [wake_up for [[args], _, _] in bodies for wake_up in read_wake_ups(args)]
-
-    def ids(self, queue: str = "cf-a") -> list[str]:
-        return [wake_up.action_id for wake_up in self.wake_ups(queue)]
-
-
-@pytest.fixture
-def broker(valkey: tuple[str, str]) -> Iterator[Broker]:
-    made = Broker(*valkey)
-    yield made
-    made.client.close()
-
-
-@pytest.fixture
-def agent(database: Database) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database.url("agent"), autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def relay_to(database: Database) -> Iterator[Callable[..., Relay]]:
-    """Makes relays of this test's database; closes them afterwards."""
-    made: list[Relay] = []
-
-    def make(url: str, prefix: str, **options: Any) -> Relay:
-        app = broker_app(url=url, key_prefix=prefix, queues=[], socket_timeout_s=options.pop("socket_timeout_s", 10))
-        made.append(Relay(Ledger(database.url("worker")), app, **{"lost_after_s": 20.0, **options}))
-        return made[-1]
-
-    yield make
-    for relay in made:
-        relay.close()
-
-
-@contextmanager
-def running(relay: Relay) -> Iterator[None]:
-    """The relay's loop in a thread of its own; it must end by itself within a broker timeout."""
-    stop = threading.Event()
-    thread = threading.Thread(target=relay.run, args=(stop,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(timeout=5)
-        assert not thread.is_alive(), "the relay does not stop"
-
-
-def claim(ledger: Ledger, wake_up: WakeUp) -> bool:
-    """Whether this wake-up lets a worker act: the number of claims is the number of effects."""
-    claimed = claims.claim_if_ready(
-        ledger, wake_up, fence=uuid4(), lease_s=90, key=uuid4().hex, key_version=1, reach="", attempts_max=5, worker="w"
-    )
-    return claimed is not None
-
-
-def outbox(database: Database) -> list[tuple[str, int, float]]:
-    """(action id, publish count, seconds until due) of every wake-up."""
-    with psycopg.connect(database.url("owner")) as connection:
-        return connection.execute(
-            "SELECT action_id, publish_count, extract(epoch FROM not_before - counterfoil.now())::float8"
-            " FROM counterfoil.outbox ORDER BY outbox_id"
-        ).fetchall()
-
-
-class Proxy:
-    """Stands between client and server; once armed it forwards so many bytes and then drops the connection."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._target = (parts.hostname, parts.port)
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.url = url.replace(f":{parts.port}/", f":{self._server.getsockname()[1]}/")
-        self.cut_after: int | None = None
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._server.accept()
-            except OSError:
-                return
-            upstream = socket.create_connection(self._target)
-            threading.Thread(target=self._pump, args=(client, upstream, True), daemon=True).start()
-            threading.Thread(target=self._pump, args=(upstream, client, False), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, outward: bool) -> None:
-        try:
-            while data := source.recv(65536):
-                if outward and self.cut_after is not None and b"LPUSH" in data:
-                    sink.sendall(data[: self.cut_after])
-                    self.cut_after = None
-                    break
-                sink.sendall(data)
-        except OSError:
-            pass
-        for end in (source, sink):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-
-@pytest.fixture
-def proxy(valkey: tuple[str, str]) -> Iterator[Proxy]:
-    made = Proxy(valkey[0])
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def own_valkey() -> Iterator[tuple[Valkey, str]]:
-    """A Valkey that a test may stop and freeze, running, and its URL."""
-    folder = Path(tempfile.mkdtemp(prefix="counterfoil-relay-"))
-    folder.chmod(0o755)
-    made: Home = home(folder, environ={"COUNTERFOIL_HOME": str(folder / "home")})
-    server = Valkey(made)
-    server.launch()
-    yield server, f"redis://:{made.secret('valkey')}@127.0.0.1:{server.wait()}/0"
-    process = server.process()
-    if process is not None:
-        process.resume()
-    server.stop()
-    shutil.rmtree(folder)
+__all__ = ["agent", "broker", "relay_to"]  # fixtures
 
 
 def test_message_holds_ids_and_nothing_else(
@@ -256,49 +56,6 @@ def test_late_commit_of_an_earlier_row_is_published(
         slow.commit()
     relay.publish_due()
     assert broker.ids() == [late, early]
-
-
-@pytest.mark.case("C2")
-def test_publishing_that_fails_halfway(
-    database: Database,
-    agent: psycopg.Connection[Any],
-    broker: Broker,
-    proxy: Proxy,
-    relay_to: Callable[..., Relay],
-) -> None:
-    """Of ten messages some land before the connection drops: each is claimed once, and the other queue does not wait."""
-    relay = relay_to(proxy.url, broker.prefix, chunk_max=10)
-    propose(agent, queue="cf-warm")
-    relay.publish_due()
-    ten = [propose(agent, queue="cf-a") for _ in range(10)]
-    other = propose(agent, queue="cf-b")
-    proxy.cut_after = 4500
-    assert relay.publish_due() == 1
-    assert 0 < len(broker.ids("cf-a")) < 10
-    assert broker.ids("cf-b") == [other]
-    assert [publish_count for identity, publish_count, _ in outbox(database) if identity in ten] == [0] * 10
-    assert relay.publish_due() == 10
-    assert set(broker.ids("cf-a")) == set(ten)
-    ledger = Ledger(database.url("worker"))
-    claimed = Counter(wake_up.action_id for wake_up in broker.wake_ups("cf-a") if claim(ledger, wake_up))
-    ledger.close()
-    assert claimed == Counter(ten)
-
-
-def test_queue_that_refuses_does_not_delay_others(
-    agent: psycopg.Connection[Any], broker: Broker, relay_to: Callable[..., Relay]
-) -> None:
-    """While the broker refuses every message of one queue, the others are published in the same pass, again and again."""
-    broker.client.set(broker.prefix + "cf-a", "not a list")
-    relay = relay_to(broker.url, broker.prefix)
-    refused = propose(agent, queue="cf-a")
-    for _ in range(4):
-        other = propose(agent, queue="cf-b")
-        assert relay.publish_due() == 1
-        assert broker.ids("cf-b")[-1] == other
-    broker.client.delete(broker.prefix + "cf-a")
-    with running(relay):
-        until(lambda: refused in broker.ids("cf-a"))
 
 
 @pytest.mark.case("C3")
@@ -363,107 +120,13 @@ def test_chunks_grow_with_the_backlog(
     """A few actions travel alone, so that idle workers share them; a backlog fills the messages."""
     relay = relay_to(broker.url, broker.prefix, chunk_max=10, batch=100)
     sizes = []
-    for backlog in (3, 25, 100):
+    for queue, backlog in [("cf-a", 3), ("cf-b", 25), ("cf-c", 100)]:
         with agent.transaction():
             for _ in range(backlog):
-                propose(agent)
+                propose(agent, queue=queue)
         relay.publish_due()
-        sizes.append(sorted({len(json.loads(base64.b64decode(m["body"]))[0][0]) for m in broker.raw("cf-a")}))
-        broker.client.delete(broker.prefix + "cf-a")
+        sizes.append(sorted({len(json.loads(base64.b64decode(m["body"]))[0][0]) for m in broker.raw(queue)}))
     assert sizes == [[1], [1, 3], [10]]
-
-
-def test_broker_that_is_down_and_comes_back(
-    database: Database,
-    agent: psycopg.Connection[Any],
-    own_valkey: tuple[Valkey, str],
-    relay_to: Callable[..., Relay],
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """A relay that starts before its broker publishes once that is there; the outage counts nothing and is told once."""
-    server, url = own_valkey
-    server.stop()
-    identity = propose(agent)
-    told: list[str] = []
-
-    def was_told(event: str) -> bool:
-        told.append(capfd.readouterr().out)
-        return event in "".join(told)
-
-    with running(relay_to(url, "cf-", poll_s=0.05)):
-        until(lambda: was_told("broker_outage_began"))
-        [(_, publish_count, wait_s)] = outbox(database)
-        assert publish_count == 0
-        assert wait_s <= 0, "the row waits for the broker, not for a timer"
-        server.launch()
-        server.wait()
-        broker = Broker(url, "cf-")
-        until(lambda: broker.ids() == [identity])
-        broker.client.close()
-        until(lambda: was_told("broker_outage_ended"))
-    assert "".join(told).count("broker_outage_began") == 1
-
-
-def test_hung_broker_blocks_for_one_timeout(
-    agent: psycopg.Connection[Any], own_valkey: tuple[Valkey, str], relay_to: Callable[..., Relay]
-) -> None:
-    """A broker that takes connections and never answers holds the relay for its timeout, then the row is due again."""
-    server, url = own_valkey
-    relay = relay_to(url, "cf-", socket_timeout_s=0.5)
-    propose(agent)
-    assert relay.publish_due() == 1
-    process = server.process()
-    assert process is not None
-    process.suspend()
-    hung = [propose(agent) for _ in range(3)]
-    began = time.monotonic()
-    assert relay.publish_due() == 0
-    assert relay.publish_due() == 0
-    assert time.monotonic() - began < 5
-    with running(relay):  # stops although the broker hangs
-        pass
-    process.resume()
-    broker = Broker(url, "cf-")
-    with running(relay):
-        until(lambda: set(hung) <= set(broker.ids()))
-    broker.client.close()
-
-
-def test_ledger_that_drops_connections(
-    database: Database, agent: psycopg.Connection[Any], broker: Broker, relay_to: Callable[..., Relay]
-) -> None:
-    """A relay whose database connections are cut goes on with new ones."""
-    with running(relay_to(broker.url, broker.prefix, poll_s=0.05)):
-        for _ in range(3):
-            with psycopg.connect(database.url("owner")) as owner:
-                owner.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'cf_worker'"
-                    " AND datname = current_database()"
-                )
-            identity = propose(agent)
-            until(lambda identity=identity: identity in broker.ids())
-
-
-def test_relay_process_ends_on_sigterm(
-    database: Database, agent: psycopg.Connection[Any], broker: Broker, tmp_path: Path
-) -> None:
-    """The relay as a process of its own publishes from its configuration alone, and SIGTERM ends it with 0."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERFOIL_")}
-    configured = {
-        "COUNTERFOIL_DATABASE__URL": database.url("worker"),
-        "COUNTERFOIL_BROKER__URL": broker.url,
-        "COUNTERFOIL_BROKER__KEY_PREFIX": broker.prefix,
-    }
-    code = (
-        "from counterfoil.outbox.relay import run_relay\n"
-        "from counterfoil.settings import Settings\n"
-        "run_relay(Settings.load())"
-    )
-    identity = propose(agent)
-    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=clean | configured) as process:
-        until(lambda: broker.ids() == [identity])
-        process.terminate()
-        assert process.wait(timeout=10) == 0
 
 
 @pytest.mark.parametrize("module", ["counterfoil.outbox", "counterfoil.workers", "counterfoil.workers.executor"])

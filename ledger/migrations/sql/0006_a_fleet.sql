@@ -63,8 +63,14 @@ BEGIN
   RETURN changed;
 END $$;
 
--- A wake-up tells whether its action was tried before: retries can be held back by themselves. Fair between tenants.
-ALTER TABLE counterfoil.outbox ADD COLUMN is_retry boolean NOT NULL DEFAULT false;
+-- A wake-up tells whether its action was tried before: retries can be held back by themselves; and whether it takes back or
+-- corrects something, which goes on while a provider is draining. outbox_fair is walked from tenant to tenant.
+ALTER TABLE counterfoil.outbox
+  ADD COLUMN is_retry boolean NOT NULL DEFAULT false,
+  ADD COLUMN takes_back boolean NOT NULL DEFAULT false;
+DROP INDEX counterfoil.outbox_due;
+CREATE INDEX outbox_due ON counterfoil.outbox (queue, is_retry, not_before, outbox_id);
+CREATE INDEX outbox_takes_back ON counterfoil.outbox (queue, not_before, outbox_id) WHERE takes_back AND NOT is_retry;
 CREATE INDEX outbox_fair ON counterfoil.outbox (queue, is_retry, tenant, not_before, outbox_id);
 CREATE INDEX outbox_published ON counterfoil.outbox (queue) WHERE publish_count > 0;
 
@@ -91,8 +97,9 @@ BEGIN
     RETURN false;
   END IF;
   DELETE FROM counterfoil.outbox_dead AS x WHERE x.action_id = p_action_id;
-  INSERT INTO counterfoil.outbox (action_id, generation, tenant, queue, not_before, is_retry)
-  SELECT a.action_id, a.generation, a.tenant, a.queue, counterfoil.now(), a.attempt_count + a.not_sent_count > 0 OR a.in_doubt
+  INSERT INTO counterfoil.outbox (action_id, generation, tenant, queue, not_before, is_retry, takes_back)
+  SELECT a.action_id, a.generation, a.tenant, a.queue, counterfoil.now(),
+         a.attempt_count + a.not_sent_count > 0 OR a.in_doubt, a.phase <> 'do'
   FROM counterfoil.action AS a
   WHERE a.action_id = p_action_id AND a.state IN ('ready', 'retryable_failure')
   ON CONFLICT (action_id) DO NOTHING;
@@ -111,17 +118,17 @@ BEGIN
   VALUES (NEW.action_id, NEW.tenant, NEW.run, NEW.updated_at, was, NEW.state, NEW.generation, NEW.attempt_count,
           NEW.changed_by, session_user, NEW.change_reason, NEW.change_evidence, NEW.approval_id);
 
-  IF was IN ('ready', 'retryable_failure') THEN
-    DELETE FROM counterfoil.outbox_dead WHERE action_id = NEW.action_id;
-  END IF;
   IF NEW.state IN ('ready', 'retryable_failure') THEN
-    INSERT INTO counterfoil.outbox AS o (action_id, generation, tenant, queue, not_before, is_retry)
-    VALUES (NEW.action_id, NEW.generation, NEW.tenant, NEW.queue, NEW.ready_at, retry)
+    INSERT INTO counterfoil.outbox AS o (action_id, generation, tenant, queue, not_before, is_retry, takes_back)
+    VALUES (NEW.action_id, NEW.generation, NEW.tenant, NEW.queue, NEW.ready_at, retry, NEW.phase <> 'do')
     ON CONFLICT (action_id) DO UPDATE
     SET generation = EXCLUDED.generation, not_before = EXCLUDED.not_before, is_retry = EXCLUDED.is_retry,
         publish_count = 0;
   ELSIF was IN ('ready', 'retryable_failure') THEN
     DELETE FROM counterfoil.outbox WHERE action_id = NEW.action_id;
+  END IF;
+  IF was IN ('ready', 'retryable_failure') THEN    -- after the wake-up, whose lock is waited for: a burial has ended then
+    DELETE FROM counterfoil.outbox_dead WHERE action_id = NEW.action_id;
   END IF;
 
   IF NEW.state = 'succeeded' AND NEW.phase = 'do' THEN
@@ -131,9 +138,9 @@ BEGIN
   RETURN NULL;
 END $$;
 UPDATE counterfoil.outbox AS o
-SET is_retry = true
+SET is_retry = a.attempt_count + a.not_sent_count > 0 OR a.in_doubt, takes_back = a.phase <> 'do'
 FROM counterfoil.action AS a
-WHERE a.action_id = o.action_id AND (a.attempt_count + a.not_sent_count > 0 OR a.in_doubt);
+WHERE a.action_id = o.action_id AND (a.attempt_count + a.not_sent_count > 0 OR a.in_doubt OR a.phase <> 'do');
 
 REVOKE ALL ON counterfoil.setting_change, counterfoil.provider_mode, counterfoil.outbox_dead FROM PUBLIC;
 REVOKE ALL ON FUNCTION counterfoil.change_settings, counterfoil.revive FROM PUBLIC;
