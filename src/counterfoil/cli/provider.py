@@ -6,14 +6,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath, group
 from counterfoil.cli.output import as_json, note, say, stop, table
-from counterfoil.ledger.changes import MODE_KEY, Mode
 
 if TYPE_CHECKING:
     from counterfoil.ledger.connection import Ledger, Row
@@ -47,7 +46,7 @@ def list_providers(json_: AsJson = False, config: ConfigPath = None) -> None:
     \b
     counterfoil provider list
     """
-    from counterfoil.ledger.changes import modes, read_changes
+    from counterfoil.ledger.changes import MODE_KEY, Mode, modes, read_changes
 
     with place.open_ledger(config, "reader") as ledger:
         seen = _seen(ledger, config)
@@ -85,7 +84,7 @@ def pause(name: Name, reason: Why, json_: AsJson = False, config: ConfigPath = N
     \b
     counterfoil provider pause stripe --reason "they told us to stop"
     """
-    _change(name, Mode.PAUSED, reason, json_=json_, config=config)
+    _change(name, "paused", reason, json_=json_, config=config)
 
 
 @app.command()
@@ -95,7 +94,7 @@ def resume(name: Name, reason: Why, json_: AsJson = False, config: ConfigPath = 
     \b
     counterfoil provider resume stripe --reason "they are back"
     """
-    _change(name, Mode.RUNNING, reason, json_=json_, config=config)
+    _change(name, "running", reason, json_=json_, config=config)
 
 
 @app.command()
@@ -119,24 +118,31 @@ def drain(
     \b
     counterfoil provider drain stripe --reason "maintenance at 22:00" --wait 600
     """
-    _change(name, Mode.DRAINING, reason, wait_s=wait_s, json_=json_, config=config)
+    _change(name, "draining", reason, wait_s=wait_s, json_=json_, config=config)
 
 
 def _change(
-    name: str, mode: Mode, reason: str, *, wait_s: float | None = None, json_: bool, config: Path | None
+    name: str,
+    mode: Literal["running", "paused", "draining"],
+    reason: str,
+    *,
+    wait_s: float | None = None,
+    json_: bool,
+    config: Path | None,
 ) -> None:
+    from counterfoil.ledger.changes import Mode
     from counterfoil.people.fleet import change_mode, find_provider
 
     with place.open_ledger(config, "operator") as ledger:
         find_provider(name, _seen(ledger, config).names)
-        change_id = change_mode(ledger, name, mode, by=place.person(), channel="cli", reason=reason)
-        counts = _until_drained(ledger, name, wait_s or 0) if mode is Mode.DRAINING else _work(ledger, name)
+        change_id = change_mode(ledger, name, Mode(mode), by=place.person(), channel="cli", reason=reason)
+        counts = _until_drained(ledger, name, wait_s or 0) if mode == "draining" else _work(ledger, name)
     begun = counts["begun"]
     if json_:
         as_json({"provider": name, "mode": mode, "change_id": change_id, **counts})
     else:
         say(f"{name} is {mode}: {_told(counts)}")
-        if mode is Mode.DRAINING and begun:
+        if mode == "draining" and begun:
             say(f"  {begun} begun and not finished; `counterfoil provider list` shows when there are none")
     if wait_s and begun:
         stop(6)
