@@ -20,13 +20,15 @@ from counterfoil.settings import Settings
 TASKS = ("counterfoil.workers.tasks", "counterfoil.reconciler.tasks")
 """Loaded by name, and by workers only."""
 
+IDLE_BEATS = "counterfoil.workers.tasks:IdleBeats"
+
 SCHEDULE = "counterfoil.reconciler.schedule"
 """By name as well: workers know nothing of the reconciler."""
 
 
 def worker_app(settings: Settings) -> Celery:
     """The app of workers and beat. Without `-Q` a worker consumes the queues of all its tools, and the reconciler's."""
-    return broker_app(
+    app = broker_app(
         url=settings.broker_url(),
         key_prefix=settings.broker.key_prefix,
         queues=queues_of(settings),
@@ -36,6 +38,8 @@ def worker_app(settings: Settings) -> Celery:
         include=TASKS,
         beat_schedule=importlib.import_module(SCHEDULE).beat_schedule(settings),
     )
+    app.steps["consumer"].add(IDLE_BEATS)
+    return app
 
 
 def queues_of(settings: Settings) -> list[str]:

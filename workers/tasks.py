@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from celery import Task, current_app, shared_task, signals
+from celery import Task, bootsteps, current_app, shared_task, signals
 
 from counterfoil.ledger.claims import beat_heart
 from counterfoil.ledger.connection import Ledger
@@ -23,6 +23,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.worker")
 
 HEARTBEAT_S = 5.0
 """A process tells that it is up at most this often; a stall is measured in minutes."""
+
+IDLE_BEAT_S = 20.0
+"""A worker without work tells so this often: who was silent for a minute is taken to be gone, and its queues for unserved."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,8 +87,8 @@ def _new_hands(node: str) -> Hands:
     return Hands(executor_from(settings, worker=worker, points=points, stopping=is_ending), Heart(worker=node))
 
 
-def _first_beat(sender: object, **_: object) -> None:
-    """A worker that never claims anything is seen, too. The connection is closed: later children must not inherit it."""
+def _beat_idle(sender: object, **_: object) -> None:
+    """A worker that claims nothing is seen, too. The connection is closed: later children must not inherit it."""
     from counterfoil.workers.celery_app import settings
 
     ledger = Ledger(settings.database_url(), application_name="counterfoil worker")
@@ -97,4 +100,22 @@ def _first_beat(sender: object, **_: object) -> None:
         ledger.close()
 
 
-signals.worker_ready.connect(_first_beat, weak=False)
+signals.worker_ready.connect(_beat_idle, weak=False)
+
+
+class IdleBeats(bootsteps.StartStopStep):
+    """Beats in the worker's main process for as long as it is connected to the broker: work beats by itself."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._entry: Any = None
+
+    def start(self, parent: Any) -> None:
+        """At each connection: the timers of the last one are gone with it."""
+        self._entry = parent.timer.call_repeatedly(IDLE_BEAT_S, _beat_idle, (parent,))
+
+    def stop(self, parent: Any) -> None:
+        if self._entry is not None:
+            self._entry.cancel()
