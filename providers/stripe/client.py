@@ -40,7 +40,8 @@ from counterfoil.providers.stripe.outcomes import (
     version_of_intent,
     was_captured_under,
 )
-from counterfoil.providers.stripe.reads import CHARGE, StripeReads, is_object, plain
+from counterfoil.providers.stripe.reads import CHARGE, PAGE_SIZE, StripeReads, is_object, plain
+from counterfoil.providers.stripe.shared import KINDS
 
 logging.getLogger("stripe").setLevel(logging.WARNING)  # at INFO it logs Stripe's messages, which may quote arguments
 
@@ -72,9 +73,14 @@ class StripeAdapter:
             )
 
     def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
-        """One request for each customer, hold or charge; where it fails, events and search may still find the call."""
+        """Lists of the account for many calls; else one request for each customer, hold or charge; where that fails, events
+        and search may still find the call."""
         with self._transport.attempt(timeout_s=timeout_s, writes_max=0, request_s=self._config.timeout_s):
             return self._lookups.find(calls)
+
+    def rows_a_request(self, tool: str) -> int:
+        """A page's objects, for what can be listed by the time of its making; a change of a hold is read on the hold."""
+        return PAGE_SIZE if tool in KINDS else 1
 
     def fetch(self, call: Call, receipt: str, *, timeout_s: float) -> Finding:
         """Retrieves the object by its id, and checks the key in its metadata; a change of a hold is read on the hold."""

@@ -28,6 +28,7 @@ from counterfoil.providers.stripe.outcomes import (
     refund_outcome,
 )
 from counterfoil.providers.stripe.reads import SKEW, StripeReads
+from counterfoil.providers.stripe.shared import SharedLists
 
 RECEIPTS_MAX = 20
 OBJECTS_MAX = 5
@@ -49,24 +50,39 @@ class StripeLookups:
 
     def __init__(self, reads: StripeReads) -> None:
         self._reads = reads
+        self._shared = SharedLists(reads, whole=_listed_finding, seen=_finding)
 
     def find(self, calls: Sequence[Call]) -> dict[str, Finding]:
-        """One request for each customer, hold or charge; for all whose list fails, one list of events and one search.
+        """Lists of the account for many calls at once; for what these do not answer one request for each customer, hold or
+        charge; for all whose list fails, one list of events and one search.
 
         Who is throttled asks no further.
         """
-        findings: dict[str, Finding] = {}
+        findings, throttled = self._find_together(calls)
         failed: dict[str, tuple[Call, str]] = {}
-        throttled = False
-        for group in _groups(calls):
+        for group in _groups([call for call in calls if call.action_id not in findings]):
+            if throttled is not None:
+                failed |= {call.action_id: (call, throttled) for call in group}
+                continue
             try:
                 findings |= self._find(group)
             except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
                 failed |= {call.action_id: (call, error_code(exc)) for call in group}
-                throttled = throttled or getattr(exc, "http_status", None) == 429
-        made = [] if throttled else [call for call, _ in failed.values() if call.tool in OUTCOMES]
+                throttled = error_code(exc) if _is_throttle(exc) else None
+        made = [] if throttled is not None else [call for call, _ in failed.values() if call.tool in OUTCOMES]
         elsewhere = self._find_elsewhere(made) if made else {}
         return findings | {id_: elsewhere.get(id_, Unknown(code)) for id_, (_, code) in failed.items()}
+
+    def _find_together(self, calls: Sequence[Call]) -> tuple[dict[str, Finding], str | None]:
+        """What lists of the account answer, and the code of Stripe's throttle. Whatever else fails in one, says nothing."""
+        findings: dict[str, Finding] = {}
+        for ask in self._shared.questions(calls):
+            try:
+                findings |= ask()
+            except Exception as exc:  # noqa: BLE001 - each call's own list is asked next
+                if _is_throttle(exc):
+                    return findings, error_code(exc)
+        return findings, None
 
     def fetch(self, call: Call, receipt: str) -> Finding:
         """The object of this id, where it is the one that the call is about. Raises what the client raises."""
@@ -134,6 +150,10 @@ class StripeLookups:
 
     def _object(self, call: Call, object_id: str) -> dict[str, object]:
         return self._reads.refund(object_id) if kind_of(call) == "refund" else self._reads.intent(object_id)
+
+
+def _is_throttle(exc: Exception) -> bool:
+    return getattr(exc, "http_status", None) == 429
 
 
 def kind_of(call: Call) -> str:

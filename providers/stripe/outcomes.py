@@ -140,6 +140,13 @@ def is_ours(item: object, *, kind: str, key: str) -> bool:
     return isinstance(metadata, Mapping) and metadata.get(KEY) == key
 
 
+def key_on(item: Mapping[str, object]) -> str | None:
+    """The key of ours that an object carries, whosesoever action's."""
+    metadata = item.get("metadata")
+    key = metadata.get(KEY) if isinstance(metadata, Mapping) else None
+    return key if isinstance(key, str) else None
+
+
 def may_be_ours(item: Mapping[str, object], call: Call, *, kind: str, since: datetime) -> bool:
     """`item` carries nobody's key, and moved or holds just the money that this call is about since it was sent.
 

@@ -6,6 +6,7 @@ not show may be there all the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -59,6 +60,17 @@ class StripeReads:
     def refunds(self, intent: str) -> list[Mapping[str, object]]:
         """Every refund of a PaymentIntent."""
         return self._whole(self._client.v1.refunds.list, {"payment_intent": intent})
+
+    def made_between(
+        self, kind: str, since: datetime, until: datetime | None, *, charges: bool, pages_max: int
+    ) -> Iterator[tuple[list[dict[str, object]], bool]]:
+        """The PaymentIntents or refunds of the whole account that were made in that time, newest first: pages, up to a
+        maximum, each with whether there are more."""
+        created = {"gte": int(since.timestamp())} | ({"lte": math.ceil(until.timestamp())} if until else {})
+        query: dict[str, object] = {"created": created}
+        query |= {"expand": [f"data.{CHARGE}"]} if charges else {}
+        lists = self._client.v1.refunds if kind == "refund" else self._client.v1.payment_intents
+        return self._pages(lists.list, query, pages_max=min(pages_max, PAGES_MAX))
 
     def ids_by_event(self, types: Sequence[str], since: datetime, keys: Sequence[str]) -> dict[str, set[str]]:
         """By key, the objects of the events that a request with that Idempotency-Key has caused; maybe not all."""
