@@ -13,8 +13,8 @@ from typing import Literal
 QUEUE_PREFIX = "cf-"
 """A provider's queue is this and the provider's name."""
 
-Held = Literal["paused", "draining", "breaker", "budget", "store_away", "high_water"]
-"""Why something of a queue stays in Postgres for now."""
+Held = Literal["paused", "draining", "breaker", "budget", "store_away", "high_water", "unserved"]
+"""Why something of a queue is not claimed for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +94,25 @@ def room_in(load: Load, gate: Gate, *, window: int) -> Room:
     )
 
 
-def held_by(load: Load, gate: Gate | None, *, high_water: int) -> list[Held]:
-    """What keeps rows of the queue in Postgres, for people; without a gate, as far as Postgres knows."""
-    held: list[Held] = [] if load.mode is None else [load.mode]
+def held_by(
+    *, mode: str | None, due_retries: int, published: int, is_served: bool, gate: Gate | None, high_water: int
+) -> list[Held]:
+    """What keeps rows of a queue from being claimed, for people; without a gate, as far as Postgres knows."""
+    held: list[Held] = []
+    if mode == "paused":
+        held.append("paused")
+    elif mode == "draining":
+        held.append("draining")
     if gate is not None and gate.open_in_s > 0:
         held.append("breaker")
     elif gate is not None and not gate.known:
         held.append("store_away")
-    elif gate is not None and gate.retries <= 0 and load.due_retries:
+    elif gate is not None and gate.retries <= 0 and due_retries:
         held.append("budget")
-    if load.in_flight >= high_water:
+    if published >= high_water:
         held.append("high_water")
+    if not is_served:
+        held.append("unserved")
     return held
 
 

@@ -103,7 +103,7 @@ def _beat_idle(sender: object, **_: object) -> None:
 signals.worker_ready.connect(_beat_idle, weak=False)
 
 
-class IdleBeats(bootsteps.StartStopStep):
+class IdleBeats(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
     """Beats in the worker's main process for as long as it is connected to the broker: work beats by itself."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -126,9 +127,15 @@ def relay(config: ConfigPath = None) -> None:
     \b
     counterfoil relay --config /etc/counterfoil.toml
     """
+    from counterfoil.ledger.connection import Ledger
     from counterfoil.outbox.relay import run_relay
+    from counterfoil.workers.live import LiveSettings
+    from counterfoil.workers.setup import admission_from
 
-    run_relay(place.load_settings(config))
+    settings = place.load_settings(config)
+    with closing(Ledger(settings.database_url(), application_name="counterfoil relay's settings")) as ledger:
+        live = LiveSettings(settings, ledger)
+        run_relay(settings, gate=admission_from(settings, live.provider, worker="relay").gate)
 
 
 def webhooks(
