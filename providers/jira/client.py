@@ -16,7 +16,7 @@ from jira import JIRAError
 from counterfoil.providers.contract import Call
 from counterfoil.providers.frame import judged_send, read_or_unreadable
 from counterfoil.providers.jira.config import JiraConfig
-from counterfoil.providers.jira.lookups import JiraLookups
+from counterfoil.providers.jira.lookups import LABELS_MAX, MAKES_TICKET, JiraLookups
 from counterfoil.providers.jira.outcomes import (
     OPEN_PROPERTY,
     UNDO_PROPERTY,
@@ -72,9 +72,14 @@ class JiraAdapter:
             )
 
     def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
-        """Two searches for all tickets of a project, one read for any other call; what fails is Unknown."""
+        """A search for each hundred tickets, one more of a project for those that are not seen, one read for any other call;
+        what fails is Unknown."""
         with self._transport.attempt(timeout_s=timeout_s, writes_max=0, request_s=self._config.timeout_s):
             return self._lookups.find(calls)
+
+    def rows_a_request(self, tool: str) -> int:
+        """The labels of one search, for what makes tickets."""
+        return LABELS_MAX if tool in MAKES_TICKET else 1
 
     def fetch(self, call: Call, receipt: str, *, timeout_s: float) -> Finding:
         """Reads the ticket or comment itself, which no index delays, and checks our key on it."""

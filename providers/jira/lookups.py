@@ -27,6 +27,7 @@ from counterfoil.providers.jira.outcomes import (
     is_ours,
     keys_in,
     moved,
+    property_keys,
     ticket_outcome,
     time_of,
 )
@@ -36,10 +37,12 @@ from counterfoil.providers.sanitise import clean_token
 
 CLOCKS_APART = timedelta(minutes=5)
 """How far Jira's clock may be behind the ledger's, which stamped the first send."""
-LABELS_MAX = 50
-"""In one search: the query stays well below what a URL may hold."""
+LABELS_MAX = 100
+"""In one search, whose answer is a page then. Their query of 5 kB stays below the 8 kB that a URL may hold."""
 RECEIPTS_MAX = 20
 OTHER_TICKET = Rejected("other_ticket")
+THROTTLED = Unknown("http_429")
+"""Who is throttled asks no further."""
 MAKES_TICKET = ("jira_create", "jira_stage")
 
 
@@ -51,11 +54,21 @@ class JiraLookups:
         self._config = config
 
     def find(self, calls: Sequence[Call]) -> dict[str, Finding]:
-        """Two searches for all tickets of a project, one read for any other call; what fails is Unknown."""
+        """A search for each hundred tickets, one more of a project for those that are not seen, one read for any other call;
+        what fails is Unknown."""
         creates = [call for call in calls if call.tool in MAKES_TICKET]
         findings: dict[str, Finding] = {}
         for start in range(0, len(creates), LABELS_MAX):
-            findings |= self._find_tickets(creates[start : start + LABELS_MAX])
+            findings |= self._find_labelled(creates[start : start + LABELS_MAX])
+            if findings[creates[start].action_id] == THROTTLED:
+                findings |= {call.action_id: THROTTLED for call in creates[start:]}
+                break
+        unseen: defaultdict[str, list[Call]] = defaultdict(list)
+        for call in creates:
+            if findings[call.action_id] == Absent():
+                unseen[str(call.arguments["project"])].append(call)
+        for project, group in unseen.items():
+            findings |= self._find_unlabelled(project, group)
         others = [call for call in calls if call.tool not in MAKES_TICKET]
         return findings | each_found(others, self._find_other, name=error_code)
 
@@ -132,35 +145,33 @@ class JiraLookups:
         recent = [comment for comment in edited if _is_as_new(comment.get("created"), call)]
         return _in_doubt("edited_comment") if recent and self._are_ours(recent, "author") else finding
 
-    def _find_tickets(self, calls: Sequence[Call]) -> dict[str, Finding]:
+    def _find_labelled(self, calls: Sequence[Call]) -> dict[str, Finding]:
+        """What the label tells; a call of which only that is asked may have a ticket whose label somebody has removed."""
         try:
-            labelled = self._reads.tickets_with_labels([call.key for call in calls])
-            findings = {call.action_id: self._ticket_finding(call, labelled) for call in calls}
+            labelled = _by_key(self._reads.tickets_with_labels([call.key for call in calls]))
+            findings = {call.action_id: self._ticket_finding(call, labelled.get(call.key, [])) for call in calls}
         except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
             return {call.action_id: Unknown(error_code(exc)) for call in calls}
-        unseen: defaultdict[str, list[Call]] = defaultdict(list)
-        for call in calls:
-            if isinstance(findings[call.action_id], Absent):
-                unseen[str(call.arguments["project"])].append(call)
-        for project, group in unseen.items():
-            findings |= self._find_unlabelled(project, group)
-        return findings
+        hurried = [call for call in calls if call.presence_only and findings[call.action_id] == Absent()]
+        return findings | {call.action_id: Absent(complete=False) for call in hurried}
 
     def _find_unlabelled(self, project: str, calls: Sequence[Call]) -> dict[str, Finding]:
         """Somebody may have removed the label: the property or the description tells."""
-        times = [call.first_sent_at for call in calls]
-        known = [at for at in times if at is not None]
-        if len(known) < len(times):
-            return {call.action_id: Unknown("no_send_time") for call in calls}
+        untimed: dict[str, Finding] = {c.action_id: Unknown("no_send_time") for c in calls if c.first_sent_at is None}
+        calls = [call for call in calls if call.first_sent_at is not None]
+        if not calls:
+            return untimed
         try:
-            recent = self._reads.tickets_since(project, min(known) - CLOCKS_APART)
-            findings = {call.action_id: self._ticket_finding(call, recent) for call in calls}
+            since = min(call.first_sent_at for call in calls if call.first_sent_at is not None)
+            recent = self._reads.tickets_since(project, since - CLOCKS_APART)
+            carrying = _by_key(recent)
+            findings = {call.action_id: self._ticket_finding(call, carrying.get(call.key, [])) for call in calls}
             absent = [call for call in calls if isinstance(findings[call.action_id], Absent)]
             if absent and not self._config.is_cloud:
                 findings |= self._doubted(absent, recent)
-            return findings
+            return untimed | findings
         except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
-            return {call.action_id: Unknown(error_code(exc)) for call in calls}
+            return untimed | {call.action_id: Unknown(error_code(exc)) for call in calls}
 
     def _doubted(self, calls: Sequence[Call], tickets: Sequence[Mapping[str, object]]) -> dict[str, Finding]:
         """The calls since whose send our own account has made a ticket on which nobody's key is left."""
@@ -255,6 +266,15 @@ def _in_doubt(code: str) -> Found:
 def _carries(ticket: Mapping[str, object], key: str) -> bool:
     """By label, property or description: one is enough."""
     return key in _keys_on(ticket) or is_ours(properties_of(ticket), key)
+
+
+def _by_key(tickets: Sequence[Mapping[str, object]]) -> dict[str, list[Mapping[str, object]]]:
+    """The tickets by each key that they carry, as `_carries` sees it."""
+    carrying: defaultdict[str, list[Mapping[str, object]]] = defaultdict(list)
+    for ticket in tickets:
+        for key in _keys_on(ticket) | property_keys(properties_of(ticket)):
+            carrying[key].append(ticket)
+    return carrying
 
 
 def _keys_on(ticket: Mapping[str, object]) -> frozenset[str]:

@@ -47,6 +47,13 @@ def is_ours(properties: Mapping[str, object], key: str, *, name: str = PROPERTY)
     return isinstance(value, Mapping) and value.get("key") == key
 
 
+def property_keys(properties: Mapping[str, object]) -> frozenset[str]:
+    """The key that these properties hold, if any."""
+    value = properties.get(PROPERTY)
+    key = value.get("key") if isinstance(value, Mapping) else None
+    return frozenset({key}) if isinstance(key, str) else frozenset()
+
+
 def ticket_outcome(answer: object) -> Succeeded | Uncertain:
     """A new ticket needs both its id and its key."""
     if isinstance(answer, Mapping):
