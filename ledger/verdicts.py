@@ -34,23 +34,60 @@ class UncertainAction(RecordedAction):
     asked_by: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUpGroup:
+    """Uncertain rows that one look-up can share: those of one tool, in one version, at one account."""
+
+    tool: str
+    tool_version: int
+    account: str
+    due: int
+    """Rows that may be looked up now; of many only as many as fill a batch or two."""
+    since: datetime
+    """When the first of them became due."""
+
+    @property
+    def name(self) -> tuple[str, int, str]:
+        """What makes it another group."""
+        return self.tool, self.tool_version, self.account
+
+
+def due_groups(
+    ledger: Ledger, *, tools: Sequence[tuple[str, int]], batch: int, uncertain_after_s: float
+) -> list[LookUpGroup]:
+    """The groups of `tools` (name, version) that have due rows, the longest due first. Takes nothing."""
+    rows = ledger.rows(
+        _SQL["due_groups"],
+        {
+            "tools": [name for name, _ in tools],
+            "versions": [version for _, version in tools],
+            "batch": batch,
+            "uncertain_after_s": uncertain_after_s,
+        },
+    )
+    return [LookUpGroup(**row) for row in rows]
+
+
 def claim_uncertain(
     ledger: Ledger,
     *,
     fence: UUID,
-    tools: Sequence[tuple[str, int]],
+    tool: str,
+    version: int,
+    account: str,
     batch: int,
     lease_s: float,
     uncertain_after_s: float,
     by: str,
 ) -> list[UncertainAction]:
-    """uncertain → reconciling for up to `batch` due rows of `tools` (name, version), none of which another caller gets."""
+    """uncertain → reconciling for up to `batch` due rows of one group, fair between tenants; nobody else gets them."""
     rows = ledger.rows(
         _SQL["claim_uncertain"],
         {
             "fence": fence,
-            "tools": [name for name, _ in tools],
-            "versions": [version for _, version in tools],
+            "tool": tool,
+            "version": version,
+            "account": account,
             "batch": batch,
             "lease_s": lease_s,
             "uncertain_after_s": uncertain_after_s,

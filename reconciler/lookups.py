@@ -1,55 +1,56 @@
-"""Decides nothing itself: claims uncertain rows, asks their providers, and writes what the verdict says, fenced.
+"""Decides nothing itself: claims uncertain rows, group by group, and asks about them; what that means is `Conclusions`'.
 
-A look-up is a read and may run twice; a verdict is written once, by whoever still holds the row's token.
+A look-up is a read and may run twice. Rows of one tool and account are asked about together: where the provider allows it,
+one request answers many.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import assert_never
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 import structlog
 
 from counterfoil.ledger import verdicts
-from counterfoil.ledger.canonical import load_stored
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ConfigError
-from counterfoil.ledger.verdicts import UncertainAction
-from counterfoil.providers.contract import OTHER_KEY, Adapter, Call, Contract, Fetcher, ToolClass
-from counterfoil.providers.outcomes import Finding, Found, Many, Succeeded, Unknown
+from counterfoil.ledger.verdicts import LookUpGroup, UncertainAction
+from counterfoil.providers.attempt import requests_counted
+from counterfoil.providers.contract import OTHER_KEY, Adapter, Call, Contract, Fetcher, Sharing, ToolClass
+from counterfoil.providers.outcomes import Finding, Found, Succeeded, Unknown
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
-from counterfoil.reconciler import asked
-from counterfoil.reconciler.asked import BackToReview
-from counterfoil.reconciler.verdict import (
-    AskLater,
-    Claimed,
-    Fail,
-    NotExecuted,
-    Person,
-    Resend,
-    Settle,
-    Verdict,
-    verdict,
-)
-from counterfoil.workers.backoff import delay_s
+from counterfoil.reconciler.budget import LookUpBudget
+from counterfoil.reconciler.conclusions import Conclusions
+from counterfoil.reconciler.health import Health
+from counterfoil.reconciler.verdict import Person
 from counterfoil.workers.calls import call_of
 from counterfoil.workers.policy import Policy
-from counterfoil.workers.settle import result_text
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.reconciler")
 
 BATCHES_MAX = 50
 """Batches of one sweep; the next tick goes on."""
 
+SHARED_MAX = 10
+"""Where one request answers many rows, a batch is up to so many times as large: of a list of a hundred, fewer pages are read
+in part only. Their verdicts must still fit into the lease."""
+
 LEASE_SHARE = 0.5
-"""Of what is left of the lease, for one tool's look-up: the rest is for the batch's other tools. More than one request
-may take, or a list of many pages would be begun again and again and never end."""
+"""Of what is left of the lease, for the look-up: the rest is for writing the verdicts. More than one request may take, or a
+list of many pages would be begun again and again and never end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An account as it is reached at one moment."""
+
+    reach: str
+    adapter: Adapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,99 +64,150 @@ class LookUps:
     """Where that adapter goes, and as whom."""
     policy: Callable[[str], Policy]
     contract: Callable[[ToolSpec], Contract]
-    ttl_margin_s: Callable[[ToolSpec], float]
+    conclusions: Conclusions
+    budget: LookUpBudget
+    health: Health
     uncertain_after_s: float
     """A row is left alone for this long after it turned uncertain: most late landings need no look-up before."""
-    base_s: float
-    """The shortest pause between two look-ups of a row."""
     batch: int
-    """Rows claimed at once: their look-ups share requests where the provider allows it."""
+    """Rows claimed at once where each needs a request of its own."""
     lease_s: float
     """A lapse costs a second look-up, never a second effect."""
-    skew_s: float
-    """How far a provider's clock may be from the ledger's when a found object's age is compared with the first send."""
     by: str
     rng: random.Random
 
     def sweep(self, *, budget_s: float) -> int:
-        """Looks up what is due, batch after batch, for about `budget_s`; returns the number of rows."""
+        """Looks up what is due, group after group, for about `budget_s`; returns the number of rows."""
         stop_at = time.monotonic() + budget_s
-        rows = 0
-        for _ in range(BATCHES_MAX):
-            lapses_at = time.monotonic() + self.lease_s
-            batch = verdicts.claim_uncertain(
-                self.ledger,
-                fence=uuid4(),
-                tools=known_tools(self.registry),
-                batch=self.batch,
-                lease_s=self.lease_s,
-                uncertain_after_s=self.uncertain_after_s,
-                by=self.by,
-            )
-            self._look(batch, lapses_at)
-            rows += len(batch)
-            if len(batch) < self.batch or time.monotonic() >= stop_at:
-                break
+        rows = batches = 0
+        ended: set[tuple[str, int, str]] = set()
+        while groups := [group for group in self._in_turn() if group.name not in ended]:
+            for group in groups:
+                looked, is_more = self._look_up(group)
+                rows, batches = rows + looked, batches + 1
+                if not is_more:
+                    ended.add(group.name)
+                if batches >= BATCHES_MAX or time.monotonic() >= stop_at:
+                    return rows
         return rows
 
-    def _look(self, batch: Sequence[UncertainAction], lapses_at: float) -> None:
-        """Asks and concludes group after group; what the lease is too short for lapses, and is looked at again."""
-        groups: defaultdict[tuple[str, int, str], list[UncertainAction]] = defaultdict(list)
-        for action in batch:
-            groups[action.tool, action.tool_version, action.account].append(action)
-        for (tool, version, account), actions in groups.items():
-            spec = self.registry.get(tool, version)
-            reach = self._reached(spec, account)
-            group = [(action, call) for action in actions if (call := self._call(action, reach)) is not None]
-            for part in _parts(spec, group):
-                if time.monotonic() >= lapses_at:
-                    return
-                before = self._reached(spec, part[0][0].account)
-                findings = self._ask(spec, part, lapses_at)
-                asked_at = {before, self._reached(spec, part[0][0].account)}
-                for action, _ in part:
-                    finding = findings.get(action.action_id, Unknown("no_finding"))
-                    if before is None and finding is not None:  # nobody can say where that was asked
-                        finding = Unknown("unreachable")
-                    moved = None not in (action.reach, before) and asked_at != {action.reach}
-                    self._conclude(spec, action, finding, moved=moved)
+    def _in_turn(self) -> list[LookUpGroup]:
+        """The longest due group first, then the others in any order, so that several reconcilers share the work."""
+        groups = verdicts.due_groups(
+            self.ledger,
+            tools=known_tools(self.registry),
+            batch=self.batch * SHARED_MAX,
+            uncertain_after_s=self.uncertain_after_s,
+        )
+        others = groups[1:]
+        self.rng.shuffle(others)
+        return [*groups[:1], *others]
 
-    def _call(self, action: UncertainAction, reach: str | None) -> Call | None:
+    def _look_up(self, group: LookUpGroup) -> tuple[int, bool]:
+        """Looks up one batch of the group: the rows, and whether there may be more for this sweep.
+
+        What it may ask is taken before anything is claimed: rows that must wait stay due, and no look-up of theirs is spent.
+        """
+        spec = self.registry.get(group.tool, group.tool_version)
+        place = self._reached(spec, group.account)
+        adapter = place.adapter if place is not None else None
+        answers = max(1, adapter.rows_a_request(spec.name)) if isinstance(adapter, Sharing) else 1
+        rows = min(group.due, self.batch * min(answers, SHARED_MAX))
+        granted = None  # nobody will be asked: there is no look-up, or no way there
+        if place is not None and self.contract(spec).lookup:
+            granted = self.budget.take(spec.provider, math.ceil(rows / answers))
+            rows = min(rows, granted * answers)
+        if rows < 1:
+            return 0, False
+        lapses_at = time.monotonic() + self.lease_s
+        batch = verdicts.claim_uncertain(
+            self.ledger,
+            fence=uuid4(),
+            tool=group.tool,
+            version=group.tool_version,
+            account=group.account,
+            batch=rows,
+            lease_s=self.lease_s,
+            uncertain_after_s=self.uncertain_after_s,
+            by=self.by,
+        )
+        with requests_counted() as requests:
+            effects = self._look(spec, place, batch, lapses_at)
+        self.budget.spent(spec.provider, granted=granted or 0, made=requests.made)
+        self.budget.found(spec.provider, effects)
+        return len(batch), len(batch) == rows
+
+    def _look(self, spec: ToolSpec, place: _Place | None, batch: Sequence[UncertainAction], lapses_at: float) -> int:
+        """Asks and concludes; what the lease is too short for lapses, and is looked at again. How many effects it found.
+
+        `place`: how the account is reached, read before the batch was claimed; it is read again after each part.
+        """
+        effects = 0
+        group = [(action, call) for action in batch if (call := self._call(spec, action, place)) is not None]
+        for part in _parts(spec, group):
+            if time.monotonic() >= lapses_at:
+                break
+            before = place
+            findings = self._ask(spec, place, part, lapses_at)
+            place = self._reached(spec, part[0][0].account)
+            self.health.note(spec.provider, part[0][0].account, findings.values(), reachable=before is not None)
+            asked_at = {each.reach if each is not None else None for each in (before, place)}
+            for action, _ in part:
+                finding = findings.get(action.action_id, Unknown("no_finding"))
+                if before is None and finding is not None:  # nobody can say where that was asked
+                    finding = Unknown("unreachable")
+                moved = action.reach is not None and before is not None and asked_at != {action.reach}
+                effects += self.conclusions.conclude(spec, action, finding, moved=moved)
+        return effects
+
+    def _call(self, spec: ToolSpec, action: UncertainAction, place: _Place | None) -> Call | None:
         """What the provider is asked about; None when the row cannot be read, which is a person's then."""
         try:
-            return call_of(action, reach)
+            call = call_of(action, place.reach if place is not None else None)
         except ValueError:
             log.error("row_unreadable", action_id=action.action_id, tool=action.tool)
-            self._write(action, Person("unreadable"), "the recorded arguments are no JSON object")
+            self.conclusions.write(action, Person("unreadable"), "the recorded arguments are no JSON object")
             return None
+        return replace(call, presence_only=self.conclusions.needs_presence_only(spec, action))
 
-    def _reached(self, spec: ToolSpec, account: str) -> str | None:
-        """Where requests of this account go at this moment; None where it cannot be reached at all."""
+    def _reached(self, spec: ToolSpec, account: str) -> _Place | None:
+        """How requests of this account go at this moment; None where it cannot be reached at all."""
         try:
-            self.adapter(spec, account)
-            return self.reach(spec, account)
+            adapter = self.adapter(spec, account)
+            return _Place(self.reach(spec, account), adapter)
         except ConfigError:
             return None
 
     def _ask(
-        self, spec: ToolSpec, part: Sequence[tuple[UncertainAction, Call]], lapses_at: float
+        self,
+        spec: ToolSpec,
+        place: _Place | None,
+        part: Sequence[tuple[UncertainAction, Call]],
+        lapses_at: float,
     ) -> Mapping[str, Finding | None]:
         """A finding for each call; None for all where the tool has no look-up. A look-up that fails proves nothing."""
         calls = [call for _, call in part]
         timeout_s = max(self.policy(spec.provider).timeout_s, LEASE_SHARE * (lapses_at - time.monotonic()))
+        is_named = part[0][0].asked == "happened"
+        if not is_named and not self.contract(spec).lookup:
+            return dict.fromkeys((call.action_id for call in calls), None)
+        if place is None:
+            return {call.action_id: Unknown("unreachable") for call in calls}
         try:
-            if part[0][0].asked == "happened":
-                return {call.action_id: self._fetch(spec, action, call, timeout_s) for action, call in part}
-            if not self.contract(spec).lookup:
-                return dict.fromkeys((call.action_id for call in calls), None)
-            return dict(self.adapter(spec, calls[0].account).lookup(calls, timeout_s=timeout_s))
+            if is_named:
+                return {
+                    call.action_id: self._fetch(spec, place.adapter, action, call, timeout_s) for action, call in part
+                }
+            return dict(place.adapter.lookup(calls, timeout_s=timeout_s))
         except Exception as error:  # noqa: BLE001 - whatever failed in a read, it is Unknown, never absence
             log.warning("look_up_failed", tool=spec.name, rows=len(calls), error=type(error).__name__)
             return {call.action_id: Unknown(type(error).__name__) for call in calls}
 
-    def _fetch(self, spec: ToolSpec, action: UncertainAction, call: Call, timeout_s: float) -> Finding | None:
+    def _fetch(
+        self, spec: ToolSpec, adapter: Adapter, action: UncertainAction, call: Call, timeout_s: float
+    ) -> Finding | None:
         """What the object that a person has named says; without a way to fetch it, what a look-up finds under our key."""
-        adapter, receipt = self.adapter(spec, action.account), action.asked_receipt or ""
+        receipt = action.asked_receipt or ""
         if isinstance(adapter, Fetcher):
             return adapter.fetch(call, receipt, timeout_s=timeout_s)
         if not self.contract(spec).lookup:
@@ -166,131 +218,6 @@ class LookUps:
                 return Unknown(OTHER_KEY)
             case _:
                 return finding
-
-    def _conclude(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None, *, moved: bool) -> None:
-        """Writes what the finding means. One that cannot be judged is asked for again, and stops no other row.
-
-        `moved`: what was asked is not the place where the requests went.
-        """
-        try:
-            said = self._verdict(spec, action, finding, moved=moved)
-        except Exception as error:  # noqa: BLE001 - an adapter's answer of a form that nobody foresaw proves nothing
-            log.error("verdict_failed", action_id=action.action_id, tool=action.tool, error=type(error).__name__)
-            finding = Unknown(type(error).__name__)
-            said = self._verdict(spec, action, finding, moved=moved)
-        written = self._write(action, said, evidence_of(action, finding))
-        log.info(
-            "looked_up",
-            action_id=action.action_id,
-            tool=action.tool,
-            look_up=action.lookup_count,
-            finding=type(finding).__name__.lower(),
-            verdict=type(said).__name__.lower(),
-            written=written,
-        )
-
-    def _verdict(
-        self, spec: ToolSpec, action: UncertainAction, finding: Finding | None, *, moved: bool
-    ) -> Verdict | asked.AskedVerdict:
-        said = self._judged(spec, action, finding, moved=moved)
-        return said if action.asked is None else asked.in_the_end(said, finding, lookup_count=action.lookup_count)
-
-    def _judged(
-        self, spec: ToolSpec, action: UncertainAction, finding: Finding | None, *, moved: bool
-    ) -> Verdict | asked.AskedVerdict:
-        row, contract = _claimed(action, self.policy(action.provider), moved=moved), self.contract(spec)
-        match action.asked:
-            case "happened":
-                return asked.happened(row, finding, receipt=action.asked_receipt or "", skew_s=self.skew_s)
-            case "not_happened":
-                return asked.not_happened(
-                    row,
-                    contract,
-                    finding,
-                    said_at=action.asked_at or action.as_of,
-                    skew_s=self.skew_s,
-                    base_s=self.base_s,
-                )
-            case "ask_again" | None:
-                return verdict(
-                    row,
-                    contract,
-                    finding,
-                    ttl_margin_s=self.ttl_margin_s(spec),
-                    skew_s=self.skew_s,
-                    base_s=self.base_s,
-                )
-            case _:
-                assert_never(action.asked)
-
-    def _write(self, action: UncertainAction, said: Verdict | asked.AskedVerdict, evidence: str) -> bool:
-        ledger, by = self.ledger, self.by
-        match said:
-            case Settle(outcome):
-                return verdicts.succeeded(
-                    ledger, action, receipt=outcome.id, result=result_text(outcome.fields), evidence=evidence, by=by
-                )
-            case Fail(code):
-                return verdicts.failed(ledger, action, code=code, reason="found out", evidence=evidence, by=by)
-            case NotExecuted(code, reason):
-                return verdicts.not_executed(ledger, action, code=code, reason=reason, evidence=evidence, by=by)
-            case Resend(ends_doubt):
-                reason = "absence earned" if ends_doubt else "the key answers a resend"
-                return (
-                    verdicts.resend(
-                        ledger,
-                        action,
-                        ends_doubt=ends_doubt,
-                        delay_s=self._delay_s(action),
-                        reason=reason,
-                        evidence=evidence,
-                        by=by,
-                    )
-                    or verdicts.unapproved(ledger, action, evidence=evidence, by=by)
-                    or self._ask_again(action, "resend_forbidden", evidence)
-                )
-            case AskLater(code, after_s, absent_count, last_absent_at):
-                return verdicts.ask_later(
-                    ledger,
-                    action,
-                    after_s=after_s,
-                    absent_count=absent_count,
-                    last_absent_at=last_absent_at,
-                    reason=code,
-                    evidence=evidence,
-                    by=by,
-                )
-            case Person(code):
-                return verdicts.to_person(ledger, action, code=code, reason=code, evidence=evidence, by=by)
-            case BackToReview(answer, counts_from, why):
-                if counts_from is not None:
-                    evidence = f"{evidence}; counts from {counts_from.isoformat()}"
-                return verdicts.back_to_review(ledger, action, answer=answer, code=why, evidence=evidence, by=by)
-            case _:
-                assert_never(said)
-
-    def _delay_s(self, action: UncertainAction) -> float:
-        policy = self.policy(action.provider)
-        return delay_s(
-            max(1, action.attempt_count),
-            base_s=policy.backoff_base_s,
-            cap_s=policy.backoff_cap_s,
-            retry_after_cap_s=policy.retry_after_cap_s,
-            rng=self.rng,
-        )
-
-    def _ask_again(self, action: UncertainAction, reason: str, evidence: str) -> bool:
-        """A cancel came during the look-up: look once more, under its `no_resend`."""
-        return verdicts.ask_later(
-            self.ledger,
-            action,
-            after_s=self.base_s,
-            absent_count=action.absent_count,
-            last_absent_at=action.last_absent_at,
-            reason=reason,
-            evidence=evidence,
-            by=self.by,
-        )
 
 
 def known_tools(registry: Registry) -> list[tuple[str, int]]:
@@ -308,42 +235,3 @@ def _parts(
     if together:
         yield together
     yield from ([row] for row, is_alone in zip(group, alone, strict=True) if is_alone)
-
-
-def evidence_of(action: UncertainAction, finding: Finding | None) -> str:
-    """One line for the history: which look-up, as of when, and what it showed; receipts and codes only."""
-    match finding:
-        case Found(outcome):
-            shown = outcome.id if isinstance(outcome, Succeeded) else f"as {outcome.code}"
-        case Many(receipts):
-            shown = ",".join(receipts)
-        case Unknown(code):
-            shown = code
-        case _:
-            shown = ""
-    name = "no look-up" if finding is None else type(finding).__name__.lower()
-    asked_by = f"; asked by {action.asked_by}" if action.asked_by is not None else ""
-    return f"look-up {action.lookup_count} as of {action.as_of.isoformat()}: {name} {shown}".strip()[:500] + asked_by
-
-
-def _claimed(action: UncertainAction, policy: Policy, *, moved: bool) -> Claimed:
-    late = None
-    if action.late_receipt is not None:
-        late = Succeeded(action.late_receipt, load_stored(action.late_result or "{}"))
-    return Claimed(
-        as_of=action.as_of,
-        quiet_from=action.quiet_from,
-        first_sent_at=action.first_sent_at,
-        absent_count=action.absent_count,
-        last_absent_at=action.last_absent_at,
-        attempt_count=action.attempt_count,
-        attempts_max=policy.attempts_max,
-        no_resend=action.no_resend,
-        lookup_count=action.lookup_count,
-        amount_minor=action.amount_minor,
-        currency=action.currency,
-        target=action.target,
-        late_receipt=late,
-        last_error_code=action.last_error_code,
-        moved=moved,
-    )

@@ -12,6 +12,10 @@ from functools import partial
 from counterfoil.ledger.connection import Ledger
 from counterfoil.outbox.setup import accounts_of
 from counterfoil.providers.registry import Registry
+from counterfoil.reconciler.budget import LookUpBudget
+from counterfoil.reconciler.conclusions import Conclusions
+from counterfoil.reconciler.escalate import Escalation
+from counterfoil.reconciler.health import Health
 from counterfoil.reconciler.hooks import Command, Hook, Webhook
 from counterfoil.reconciler.lookups import LookUps
 from counterfoil.reconciler.notify import Notifier
@@ -20,7 +24,7 @@ from counterfoil.reconciler.unwind import Unwinder
 from counterfoil.reconciler.versions import VersionReads
 from counterfoil.reconciler.watch import Watch
 from counterfoil.settings import Settings
-from counterfoil.workers.admission import Unlimited
+from counterfoil.workers.admission import Admission, Unlimited
 from counterfoil.workers.setup import terms_from
 
 
@@ -29,13 +33,15 @@ def reconciler_from(
     *,
     by: str | None = None,
     registry: Registry | None = None,
+    admission: Admission | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Reconciler:
-    """The reconciler of this process, with a connection of its own."""
+    """The reconciler of this process, with a connection of its own. `admission`: whose rate its look-ups take."""
     name = by or f"reconciler {socket.gethostname()}:{os.getpid()}"
     ledger = Ledger(settings.database_url(), application_name=f"counterfoil {name}"[:63])
     terms = terms_from(settings, ledger, registry, monotonic=monotonic)
-    sweeps = settings.reconciler
+    sweeps, rng = settings.reconciler, random.Random()
+    health = Health(ledger=ledger, uncertain_max_s=lambda provider: terms.live.provider(provider).uncertain_max_s)
     return Reconciler(
         ledger=ledger,
         look_ups=LookUps(
@@ -45,14 +51,24 @@ def reconciler_from(
             reach=terms.pool.reach,
             policy=terms.policy,
             contract=terms.contract,
-            ttl_margin_s=terms.ttl_margin_s,
+            conclusions=Conclusions(
+                ledger=ledger,
+                policy=terms.policy,
+                contract=terms.contract,
+                ttl_margin_s=terms.ttl_margin_s,
+                health=health,
+                base_s=sweeps.lookup_base_s,
+                skew_s=sweeps.skew_s,
+                by=name,
+                rng=rng,
+            ),
+            budget=LookUpBudget(admission=admission or Unlimited()),
+            health=health,
             uncertain_after_s=sweeps.uncertain_after_s,
-            base_s=sweeps.lookup_base_s,
             batch=sweeps.lookup_batch_max,
             lease_s=sweeps.lookup_lease_s,
-            skew_s=sweeps.skew_s,
             by=name,
-            rng=random.Random(),
+            rng=rng,
         ),
         versions=VersionReads(
             ledger=ledger,
@@ -72,6 +88,13 @@ def reconciler_from(
             timeout_s=settings.notify.timeout_s,
             batch=settings.notify.batch_max,
             remind_ratio=settings.notify.remind_ratio,
+        ),
+        escalation=Escalation(
+            ledger=ledger,
+            registry=terms.registry,
+            contract=terms.contract,
+            uncertain_max_s=lambda provider: terms.live.provider(provider).uncertain_max_s,
+            by=name,
         ),
         watcher=Watch(
             ledger=ledger,

@@ -27,17 +27,75 @@ SET state = 'uncertain', lease_until = NULL, uncertain_since = coalesce(a.uncert
 FROM lapsed WHERE a.action_id = lapsed.action_id
 RETURNING a.action_id;
 
+-- name: due_groups
+-- What one look-up can share: rows of one tool, in one version, at one account. Steps from group to group and tenant to
+-- tenant through the index of uncertain rows, and counts each tenant's due rows up to twice its share of a batch, so that
+-- the cost follows the groups and the batch, never the settled rows. The longest due first.
+WITH RECURSIVE part AS (
+  (SELECT tool, tool_version, account, tenant FROM counterfoil.action
+   WHERE state = 'uncertain'
+   ORDER BY tool, tool_version, account, tenant LIMIT 1)
+  UNION ALL
+  SELECT n.tool, n.tool_version, n.account, n.tenant
+  FROM part AS p CROSS JOIN LATERAL (
+    SELECT a.tool, a.tool_version, a.account, a.tenant FROM counterfoil.action AS a
+    WHERE a.state = 'uncertain'
+      AND (a.tool, a.tool_version, a.account, a.tenant) > (p.tool, p.tool_version, p.account, p.tenant)
+    ORDER BY a.tool, a.tool_version, a.account, a.tenant LIMIT 1) AS n
+), known AS (
+  SELECT p.*, count(*) OVER (PARTITION BY p.tool, p.tool_version, p.account) AS tenants
+  FROM part AS p
+  WHERE (p.tool, p.tool_version) IN (SELECT * FROM unnest(CAST(:tools AS text[]), CAST(:versions AS integer[])))
+)
+SELECT k.tool, k.tool_version, k.account, CAST(sum(d.actions) AS integer) AS due, min(d.since) AS since
+FROM known AS k CROSS JOIN LATERAL (
+  SELECT count(*) AS actions, min(s.next_lookup_at) AS since
+  FROM (
+    SELECT a.next_lookup_at FROM counterfoil.action AS a
+    WHERE a.state = 'uncertain' AND a.tool = k.tool AND a.tool_version = k.tool_version AND a.account = k.account
+      AND a.tenant = k.tenant AND a.next_lookup_at <= counterfoil.now()
+      AND (a.uncertain_since <= counterfoil.now() - :uncertain_after_s * interval '1 second' OR a.lookup_count > 0
+           OR EXISTS (SELECT FROM counterfoil.review AS r WHERE r.action_id = a.action_id AND r.answered_at IS NULL))
+    ORDER BY a.next_lookup_at LIMIT 2 * CAST(:batch AS bigint) / k.tenants + 1) AS s) AS d
+WHERE d.actions > 0
+GROUP BY k.tool, k.tool_version, k.account
+ORDER BY since;
+
 -- name: claim_uncertain
--- Takes due uncertain rows of tools that this process has, in their version. `as_of` is a time before the look-up begins.
+-- Takes due uncertain rows of one group. `as_of` is a time before the look-up begins. Fair: the longest due row of every
+-- tenant, then the second of each, and so on, so that nobody waits behind another's backlog. Each tenant's rows are read up
+-- to ten times its share of the batch, which bounds the cost where one has many rows and the others few.
 -- What a person has asked for does not wait for late landings, which that person may have waited for already.
-WITH due AS MATERIALIZED (
-  SELECT action_id FROM counterfoil.action
-  WHERE state = 'uncertain' AND next_lookup_at <= counterfoil.now()
-    AND (tool, tool_version) IN (SELECT * FROM unnest(CAST(:tools AS text[]), CAST(:versions AS integer[])))
-    AND (uncertain_since <= counterfoil.now() - :uncertain_after_s * interval '1 second' OR lookup_count > 0
-         OR EXISTS (SELECT FROM counterfoil.review AS r
-                    WHERE r.action_id = action.action_id AND r.answered_at IS NULL))
-  ORDER BY next_lookup_at LIMIT :batch FOR UPDATE SKIP LOCKED
+WITH RECURSIVE part AS (
+  (SELECT tenant FROM counterfoil.action
+   WHERE state = 'uncertain' AND tool = :tool AND tool_version = :version AND account = :account
+   ORDER BY tenant LIMIT 1)
+  UNION ALL
+  SELECT n.tenant
+  FROM part AS p CROSS JOIN LATERAL (
+    SELECT a.tenant FROM counterfoil.action AS a
+    WHERE a.state = 'uncertain' AND a.tool = :tool AND a.tool_version = :version AND a.account = :account
+      AND a.tenant > p.tenant
+    ORDER BY a.tenant LIMIT 1) AS n
+), counted AS (
+  SELECT p.tenant, count(*) OVER () AS tenants FROM part AS p
+), candidate AS MATERIALIZED (
+  SELECT c.action_id
+  FROM counted AS p CROSS JOIN LATERAL (
+    SELECT s.action_id, s.next_lookup_at, row_number() OVER (ORDER BY s.next_lookup_at) AS place
+    FROM (
+      SELECT a.action_id, a.next_lookup_at FROM counterfoil.action AS a
+      WHERE a.state = 'uncertain' AND a.tool = :tool AND a.tool_version = :version AND a.account = :account
+        AND a.tenant = p.tenant AND a.next_lookup_at <= counterfoil.now()
+        AND (a.uncertain_since <= counterfoil.now() - :uncertain_after_s * interval '1 second' OR a.lookup_count > 0
+             OR EXISTS (SELECT FROM counterfoil.review AS r WHERE r.action_id = a.action_id AND r.answered_at IS NULL))
+      ORDER BY a.next_lookup_at LIMIT least(CAST(:batch AS bigint), 10 * CAST(:batch AS bigint) / p.tenants + 1)) AS s) AS c
+  ORDER BY c.place, c.next_lookup_at LIMIT CAST(:batch AS bigint)
+), due AS MATERIALIZED (
+  SELECT a.action_id
+  FROM counterfoil.action AS a JOIN candidate ON candidate.action_id = a.action_id
+  WHERE a.state = 'uncertain' AND a.next_lookup_at <= counterfoil.now()
+  FOR UPDATE OF a SKIP LOCKED
 ), claimed AS (
   UPDATE counterfoil.action AS a
   SET state = 'reconciling', fence = :fence, lease_until = counterfoil.now() + :lease_s * interval '1 second',
@@ -205,16 +263,19 @@ FROM orphaned WHERE a.action_id = orphaned.action_id
 RETURNING a.action_id;
 
 -- name: rescue_lost_wakeups
--- Claimable without a wake-up: must never happen; put right and told.
+-- Claimable without a wake-up: must never happen; put right and told. A dead wake-up is a person's to revive.
 WITH lost AS MATERIALIZED (
   SELECT a.action_id FROM counterfoil.action AS a
   WHERE a.state IN ('ready', 'retryable_failure')
     AND a.ready_at <= counterfoil.now() - :older_s * interval '1 second'
     AND NOT EXISTS (SELECT FROM counterfoil.outbox AS o WHERE o.action_id = a.action_id)
+    AND NOT EXISTS (SELECT FROM counterfoil.outbox_dead AS d
+                    WHERE d.action_id = a.action_id AND d.generation = a.generation)
   ORDER BY a.ready_at LIMIT :batch FOR UPDATE SKIP LOCKED
 )
-INSERT INTO counterfoil.outbox (action_id, generation, tenant, queue, not_before)
-SELECT a.action_id, a.generation, a.tenant, a.queue, counterfoil.now()
+INSERT INTO counterfoil.outbox (action_id, generation, tenant, queue, not_before, is_retry, takes_back)
+SELECT a.action_id, a.generation, a.tenant, a.queue, counterfoil.now(),
+       a.attempt_count + a.not_sent_count > 0 OR a.in_doubt, a.phase <> 'do'
 FROM counterfoil.action AS a JOIN lost ON lost.action_id = a.action_id
 ON CONFLICT (action_id) DO NOTHING
 RETURNING action_id;

@@ -270,7 +270,7 @@ def look(
     ledger: Ledger, tool: str = "stripe_charge", batch: int = 100, **changes: Any
 ) -> list[verdicts.UncertainAction]:
     given: dict[str, Any] = {"fence": uuid.uuid4(), "lease_s": 60.0, "uncertain_after_s": 0.0, "by": "beat", **changes}
-    return verdicts.claim_uncertain(ledger, tools=[(tool, 1)], batch=batch, **given)
+    return verdicts.claim_uncertain(ledger, tool=tool, version=1, account="default", batch=batch, **given)
 
 
 SETTLES: dict[str, Callable[..., bool]] = {

@@ -254,7 +254,15 @@ def test_lookup_claim_that_was_lost(rows: Rows, proxy: Proxy, ledger: Ledger, mo
     action_id = rows.build("uncertain", tool=tool)
     proxy.cut(b"change_reason = 'look-up'", moment)
     found = verdicts.claim_uncertain(
-        ledger, fence=uuid.uuid4(), tools=[(tool, 1)], batch=10, lease_s=60.0, uncertain_after_s=0.0, by="beat"
+        ledger,
+        fence=uuid.uuid4(),
+        tool=tool,
+        version=1,
+        account="default",
+        batch=10,
+        lease_s=60.0,
+        uncertain_after_s=0.0,
+        by="beat",
     )
     assert [a.action_id for a in found] == ([action_id] if moment == "before" else [])
     assert rows.read(action_id)["state"] == "reconciling"

@@ -13,7 +13,7 @@ from counterfoil.cli.words import MEANS, what_next
 from counterfoil.ledger.states import SETTLED, State
 from counterfoil.providers.contract import Contract
 from counterfoil.providers.outcomes import Absent, Finding, Found, Many, Rejected, Succeeded, Uncertain, Unknown
-from counterfoil.reconciler.lookups import evidence_of
+from counterfoil.reconciler.conclusions import evidence_of
 
 T0 = datetime(2026, 11, 30, 10, 0, tzinfo=UTC)
 EXACT = Contract(native_key_ttl_s=86_400, lookup=True, landing_max_s=120)
