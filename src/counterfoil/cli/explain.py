@@ -117,8 +117,16 @@ def _next(action: Row, terms: Terms) -> Iterator[Sentence]:
             yield Sentence("next", "Nothing happens by itself.")
         case State.SUCCEEDED:
             yield Sentence("next", _SETTLED[state] + _taken_back(action))
+            yield from _watched(action)
         case _:
             yield Sentence("next", _SETTLED[state])
+            yield from _watched(action)
+
+
+def _watched(action: Row) -> Iterator[Sentence]:
+    """That it is looked up again, in case that its end was wrong."""
+    if action.get("watch_at") is not None:
+        yield _due("A reconciler looks it up once more", action["watch_at"], action, when="from {} on")
 
 
 _TURN = "It is approved, and its turn comes when the step before it has succeeded; unclaimed, it expires"
@@ -282,6 +290,7 @@ _WHY = {
     "approval_mismatch": "nobody has approved exactly what it says",
     "cap_reached": "it is more than the configured caps allow",
     "bulk_unapproved": "it is one of several that nothing takes back, and nobody has approved it",
+    "found_after_all": "it had ended without an effect, and a later look-up has found one",
     "late_success": "an answer came after it had been settled: it was done all the same",
     "tool_unknown": "no reconciler has its tool in this version",
     "unreadable": "its recorded arguments cannot be read",

@@ -6,7 +6,7 @@ SELECT action_id, tenant, run, step, seq, revision, phase, parent_action_id, act
        tool_version, class, effect, target, provider, audience, amount_minor, currency, needs_approval,
        deadline_at, created_at, state, superseded_by, attempt_count, ready_at, lease_until, quiet_from,
        first_sent_at, in_doubt, no_resend, absent_count, uncertain_since, lookup_count, next_lookup_at,
-       last_error_code, cancel_requested_at, erased_at, updated_at, reads_version, place, proposal_id, decide_by,
+       last_error_code, cancel_requested_at, erased_at, updated_at, watch_at, reads_version, place, proposal_id, decide_by,
        proposal_state, people, counterfoil.now() AS now
 FROM counterfoil.action
 LEFT JOIN (SELECT proposal_id, expires_at AS decide_by, state AS proposal_state, people
