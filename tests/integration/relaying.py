@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -151,3 +151,71 @@ def outbox(database: Database) -> list[tuple[str, int, float]]:
             "SELECT action_id, publish_count, extract(epoch FROM not_before - counterfoil.now())::float8"
             " FROM counterfoil.outbox ORDER BY outbox_id"
         ).fetchall()
+
+
+def fill(
+    database: Database,
+    rows: int,
+    *,
+    tenant: str = "acme",
+    queue: str = "cf-a",
+    is_retry: bool = False,
+    takes_back: bool = False,
+    due_in_s: float = -1.0,
+    publish_count: int = 0,
+    tenants: int = 1,
+) -> None:
+    """Wake-ups without actions, as many as one likes; `tenants` > 1: of tenant-0, tenant-1, … in turn."""
+    start = next(_filled) * 1_000_000
+    with psycopg.connect(database.url("owner")) as owner:
+        owner.execute(
+            "INSERT INTO counterfoil.outbox (action_id, generation, tenant, queue, not_before, is_retry, takes_back,"
+            " publish_count)"
+            " SELECT 'act_' || translate(lpad(to_hex(n), 26, 'a'), '0189', 'ghij'), 1,"
+            "   CASE WHEN %(tenants)s = 1 THEN %(tenant)s ELSE %(tenant)s || '-' || n %% %(tenants)s END, %(queue)s,"
+            "   counterfoil.now() + %(due_in_s)s * interval '1 second', %(is_retry)s, %(takes_back)s, %(publish_count)s"
+            " FROM generate_series(%(start)s::int, %(start)s::int + %(rows)s::int - 1) AS n",
+            {
+                "start": start,
+                "rows": rows,
+                "tenant": tenant,
+                "tenants": tenants,
+                "queue": queue,
+                "due_in_s": due_in_s,
+                "is_retry": is_retry,
+                "takes_back": takes_back,
+                "publish_count": publish_count,
+            },
+        )
+
+
+_filled = count(1)
+
+
+def taken_by_workers(database: Database, wake_ups: list[WakeUp]) -> None:
+    """What a claim does to the outbox: the wake-ups are gone."""
+    with psycopg.connect(database.url("owner")) as owner:
+        owner.execute("DELETE FROM counterfoil.outbox WHERE action_id = ANY (%s)", ([w.action_id for w in wake_ups],))
+
+
+def kinds_in(database: Database, wake_ups: list[WakeUp]) -> list[tuple[str, bool, bool]]:
+    """(tenant, is a retry, takes back) of each of these wake-ups."""
+    with psycopg.connect(database.url("owner")) as owner:
+        return owner.execute(
+            "SELECT tenant, is_retry, takes_back FROM counterfoil.outbox"
+            " JOIN unnest(%s::text[]) WITH ORDINALITY AS m (action_id, place) USING (action_id) ORDER BY place",
+            ([w.action_id for w in wake_ups],),
+        ).fetchall()
+
+
+def heartbeat(database: Database, *queues: str) -> None:
+    """A worker that takes these queues is up, as of now."""
+    with closing(Ledger(database.url("worker"))) as ledger:
+        claims.beat_heart(ledger, worker="w@test", queues=queues, claimed=False)
+
+
+def owner_sql(database: Database, query: str, *params: object) -> list[tuple[Any, ...]]:
+    """One statement as the owner, and its rows."""
+    with psycopg.connect(database.url("owner"), autocommit=True) as owner:
+        cursor = owner.execute(query.encode(), params or None)
+        return cursor.fetchall() if cursor.description else []
