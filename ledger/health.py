@@ -114,7 +114,7 @@ def _escalated(ledger: Ledger, name: str, limits: Sequence[Limit], *, by: str, b
     params = {
         "tools": [limit.tool for limit in limits],
         "versions": [limit.version for limit in limits],
-        "limits_s": [limit.limit_s for limit in limits],
+        "limits_s": [float(limit.limit_s) for limit in limits],  # a default may be an integer, and arrays do not mix
         "least_s": min(limit.limit_s for limit in limits),
         "fresh_s": FRESH_S,
         "by": by,

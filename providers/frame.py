@@ -20,6 +20,9 @@ CLOCKS_APART = timedelta(seconds=1)
 NameOf = Callable[[Exception], str]
 """A short code for an exception: a class name or a status, never a provider's prose."""
 
+WaitOf = Callable[[Exception], float | None]
+"""What the provider asked for with it, in seconds."""
+
 
 def class_name(exc: Exception) -> str:
     """The code of an exception that says nothing better."""
@@ -32,12 +35,23 @@ def judged_send(
     *,
     wrote: Callable[[], bool],
     name: NameOf = class_name,
+    waits: WaitOf | None = None,
 ) -> Outcome:
-    """The outcome of `act`, which makes one write. `wrote` says whether it was handed to the network."""
+    """The outcome of `act`, which makes one write. `wrote` says whether it was handed to the network.
+
+    What turned away a reading before the write may say when to come again: `waits` reads that, or else `judge` has.
+    """
     try:
         return act()
     except Exception as exc:  # noqa: BLE001 - judged by the error table, where everything unknown is Uncertain
-        return judge(exc) if wrote() else NotSent(f"before_write_{name(exc)}")
+        if wrote():
+            return judge(exc)
+        wait_s = waits(exc) if waits is not None else _asked_for(judge(exc))
+        return NotSent(f"before_write_{name(exc)}", retry_after_s=wait_s)
+
+
+def _asked_for(said: Outcome) -> float | None:
+    return said.retry_after_s if isinstance(said, Rejected) else None
 
 
 def each_found(

@@ -208,7 +208,7 @@ def clean_outcome(outcome: Outcome) -> Outcome:
         case Uncertain():
             return Uncertain(_code(outcome.code), evidence=clean_text(outcome.evidence, chars_max=EVIDENCE_CHARS_MAX))
         case NotSent():
-            return NotSent(_code(outcome.code))
+            return replace(outcome, code=_code(outcome.code))
         case Rejected():
             field = clean_text(str(outcome.field), chars_max=CODE_CHARS_MAX) if outcome.field else None
             return replace(outcome, code=_code(outcome.code), field=field)

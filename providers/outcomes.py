@@ -39,9 +39,13 @@ PRECONDITION_FAILED = "precondition_failed"
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """No byte of the request can have left (refused connection, failed name look-up, connect timeout)."""
+    """No byte of the request can have left (refused connection, failed name look-up, connect timeout).
+
+    `retry_after_s` is what the provider has asked for when it turned away a reading that comes before the write.
+    """
 
     code: str
+    retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

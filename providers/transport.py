@@ -17,6 +17,7 @@ request that did leave. The traceback tells these apart.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -27,6 +28,8 @@ from counterfoil.providers.outcomes import PRECONDITION_FAILED, NotSent, Rejecte
 NODES_MAX = 50
 FRAMES_MAX = 500
 EVIDENCE_CHARS_MAX = 300
+
+_SECONDS = re.compile(r"[0-9]{1,100}(\.[0-9]{1,100})?")
 
 REFUSALS: Mapping[int, str] = {
     400: "invalid_request",
@@ -108,8 +111,8 @@ def retry_after_s(header_value: str | None, *, now: datetime, cap_s: float) -> f
     text = (header_value or "").strip()
     if not text:
         return None
-    if text.isascii() and text.isdigit():
-        return min(float(text[:12]), cap_s)
+    if _SECONDS.fullmatch(text):  # the standard has whole seconds; some providers send parts of one
+        return min(float(text), cap_s)
     try:
         until = parsedate_to_datetime(text)
     except (ValueError, OverflowError):

@@ -141,7 +141,7 @@ class Settler:
 
     def _not_sent(self, action: ClaimedAction, outcome: NotSent, policy: Policy) -> bool:
         count = action.not_sent_count + 1
-        wait_s = self._delay_s(count, policy, None)
+        wait_s = self._delay_s(count, policy, outcome.retry_after_s)
         if action.in_doubt:
             return claims.settle_uncertain(
                 self.ledger,

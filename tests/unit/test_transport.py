@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import requests
 import stripe
+from hypothesis import given
+from hypothesis import strategies as st
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
@@ -335,8 +337,17 @@ def test_only_listed_statuses_are_refusals() -> None:
         ("Mon, 30 Nov 2026 12:01:30 GMT", 90.0),
         ("Mon, 30 Nov 2026 11:00:00 GMT", 0.0),
         ("Tue, 01 Dec 2026 12:00:00 GMT", 900.0),
+        ("1.5", 1.5),
         ("-5", None),
-        ("1.5", None),
+        ("nan", None),
+        ("Infinity", None),
+        ("1e9", None),
+        ("7,5", None),
+        ("0x10", None),
+        ("\u0667", None),
+        ("Mon, 30 Nov 2026 12:01:30 +9999", None),
+        ("Monday, 30-Nov-26 12:01:30 GMT", 90.0),
+        ("Mon Nov 30 12:01:30 2026", 90.0),
         ("soon", None),
         ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
         ("", None),
@@ -347,6 +358,13 @@ def test_only_listed_statuses_are_refusals() -> None:
 def test_retry_after_is_seconds_or_a_date_and_capped(header: str | None, seconds: float | None) -> None:
     """Both forms of the header give a delay within its cap; nonsense gives none."""
     assert retry_after_s(header, now=NOW, cap_s=900) == seconds
+
+
+@given(st.text(max_size=60) | st.from_regex(r"[A-Za-z]{3}, \d{1,3} [A-Za-z]{3} \d{1,9} \d\d:\d\d:\d\d [-+GMT0-9]{0,6}"))
+def test_no_retry_after_hurts(header: str) -> None:
+    """Whatever a provider writes there, it is a delay within the cap or none, and never an exception."""
+    wait_s = retry_after_s(header, now=NOW, cap_s=900)
+    assert wait_s is None or 0 <= wait_s <= 900
 
 
 def test_retry_after_date_is_measured_from_the_replys_own_date() -> None:
