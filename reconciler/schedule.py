@@ -23,6 +23,7 @@ def beat_schedule(settings: Settings) -> dict[str, dict[str, object]]:
         "unwind_runs": sweep_s,
         "notify": settings.notify.every_s,
         "rescue": settings.reconciler.rescue_every_s,
+        "escalate": settings.reconciler.rescue_every_s / 4,  # an outage that is a minute old is told soon
         "watch": settings.reconciler.rescue_every_s,
         "make_partitions": PARTITIONS_EVERY_S,
     }

@@ -40,6 +40,12 @@ def rescue() -> None:
         _reconciler.get(_new).rescue()
 
 
+def escalate() -> None:
+    """Outages that are to be told, and rows that are a person's by their age."""
+    with told("escalate", _reconciler):
+        _reconciler.get(_new).escalate()
+
+
 def expire() -> None:
     """Deadlines that have passed, and cancels that waited."""
     with told("expire", _reconciler):
@@ -64,7 +70,18 @@ def make_partitions() -> None:
         _reconciler.get(_new).make_partitions()
 
 
-TASKS = (sweep_leases, sweep_uncertain, watch, read_versions, rescue, expire, unwind_runs, notify, make_partitions)
+TASKS = (
+    sweep_leases,
+    sweep_uncertain,
+    watch,
+    read_versions,
+    rescue,
+    escalate,
+    expire,
+    unwind_runs,
+    notify,
+    make_partitions,
+)
 
 for _task in TASKS:
     shared_task(name=f"counterfoil.{_task.__name__}")(_task)

@@ -8,6 +8,7 @@ import structlog
 
 from counterfoil.ledger import notices, sweeps
 from counterfoil.ledger.connection import Ledger
+from counterfoil.reconciler.escalate import Escalation
 from counterfoil.reconciler.lookups import LookUps, known_tools
 from counterfoil.reconciler.notify import Notifier
 from counterfoil.reconciler.unwind import Unwinder
@@ -39,6 +40,7 @@ class Reconciler:
     unwinder: Unwinder
     notifier: Notifier
     watcher: Watch
+    escalation: Escalation
     by: str
     lost_after_s: float
     """A claimable row without a wake-up is rescued once it has been due for this long."""
@@ -78,6 +80,10 @@ class Reconciler:
         for early in sweeps.sent_before_pivot(self.ledger, within_s=PIVOT_WITHIN_S):
             log.error("irreversible_before_pivot", tenant=early.tenant, run=early.run, actions=early.actions)
         return len(rescued) + len(orphans)
+
+    def escalate(self) -> int:
+        """Tells outages, and hands what stays uncertain for too long to a person, while its provider answers."""
+        return self.escalation.sweep()
 
     def expire(self) -> int:
         """Deadlines, decisions that came too late or never, and cancels that waited for their row."""

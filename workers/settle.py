@@ -71,6 +71,8 @@ class Settler:
     def _note(self, action: ClaimedAction, outcome: Outcome) -> None:
         """Of a tool without a look-up only its calls tell whether the provider answers."""
         match outcome:
+            case Rejected(code) if outcome.retryable:  # a throttle answers nothing
+                failed = code
             case Succeeded() | Rejected():
                 failed = None
             case Uncertain(code) if code in ANSWERS:

@@ -2,7 +2,7 @@
 
 -- name: note_answered
 -- Reads only, as long as nothing changes. Whoever could ask has the configuration for it. After an outage the clock of those
--- who wait begins anew.
+-- who wait begins anew, and also while its alarm is open, with each answer that follows a failure.
 WITH reached AS (
   UPDATE counterfoil.provider_health AS c
   SET failing_since = NULL, failed_count = 0, answered_at = counterfoil.now(), answering_since = counterfoil.now()
@@ -16,7 +16,13 @@ WHERE NOT EXISTS (
     AND k.answering_since IS NOT NULL AND k.answered_at > counterfoil.now() - :every_s * interval '1 second')
 ON CONFLICT (provider, account, way) DO UPDATE
 SET answered_at = counterfoil.now(), failing_since = NULL, failed_count = 0, last_code = NULL,
-    answering_since = coalesce(h.answering_since, counterfoil.now());
+    answering_since = CASE
+      WHEN h.answering_since IS NULL THEN counterfoil.now()
+      WHEN h.failing_since IS NOT NULL AND EXISTS (
+        SELECT FROM counterfoil.alarm AS o
+        WHERE o.kind = 'outage' AND o.subject = h.provider || '/' || h.account AND o.ended_at IS NULL)
+      THEN counterfoil.now()
+      ELSE h.answering_since END;
 
 -- name: note_failed
 -- A failure long after the one before it begins a new row of failures: nobody has asked meanwhile. One that is tried at the
@@ -93,9 +99,10 @@ WITH by_subject AS (
          h.provider || '/' || h.account AS subject,
          bool_and(h.failing_since IS NULL AND h.answering_since <= counterfoil.now() - :steady_s * interval '1 second')
            AS answers,
-         bool_and(h.failing_since IS NULL OR h.failed_at < counterfoil.now() - :lapse_s * interval '1 second'
-           AND NOT EXISTS (SELECT FROM counterfoil.action AS a
-                           WHERE a.state = 'uncertain' AND a.provider = h.provider AND a.account = h.account)) AS lapsed,
+         bool_or(h.failing_since IS NOT NULL)
+           AND bool_and(h.failing_since IS NULL OR h.failed_at < counterfoil.now() - :lapse_s * interval '1 second'
+             AND NOT EXISTS (SELECT FROM counterfoil.action AS a
+                             WHERE a.state = 'uncertain' AND a.provider = h.provider AND a.account = h.account)) AS lapsed,
          max(h.answering_since) AS since
   FROM counterfoil.provider_health AS h
   GROUP BY 1, 2

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.acceptance.people import Person
 
+from counterfoil.ledger import health
 from counterfoil.ledger.proposals import Answer
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.resend.tools import resend_correction, resend_send
@@ -101,24 +102,88 @@ def test_after_the_day_a_person(mailing: World, approved: Callable[[], str], sql
     assert mailing.sandbox.count("resend_emails") == 1
 
 
-@pytest.mark.parametrize(("attempts_max", "state"), [(5, "operator_review"), (200, "succeeded")])
+def change_resend(mailing: World, **changes: object) -> None:
+    """Other settings for every worker and reconciler that is made from now on."""
+    resend = mailing.settings.providers["resend"].model_copy(update=changed_backoff() | changes)
+    mailing.settings = mailing.settings.model_copy(
+        update={"providers": {**mailing.settings.providers, "resend": resend}}
+    )
+
+
+def changed_backoff() -> dict[str, object]:
+    """The usual pauses, instead of the fast profile's."""
+    return {"backoff_base_s": 1, "backoff_cap_s": 300}
+
+
+def let_pass(mailing: World, seconds: float, step_s: float) -> None:
+    """So much time, with worker and reconciler at work every `step_s`."""
+    for _ in range(round(seconds / step_s)):
+        mailing.work()
+        mailing.reconcile()
+        mailing.advance(step_s)
+
+
+def alarms(sql: Any) -> list[tuple[str, str, bool]]:
+    query = "SELECT kind, subject, ended_at IS NOT NULL FROM counterfoil.alarm ORDER BY alarm_id"
+    return [(kind, subject, ended) for kind, subject, ended in sql(query)]
+
+
+@pytest.mark.case("K4")
+@pytest.mark.parametrize(("first", "then"), [("500_unstored", "500_unstored"), ("504_after_commit", "429_bare")])
 def test_resend_is_away_for_two_hours(
-    mailing: World, approved: Callable[[], str], sql: Any, attempts_max: int, state: str
+    mailing: World, approved: Callable[[], str], sql: Any, first: str, then: str
 ) -> None:
-    """Each repeat is an attempt: with the usual five of them a person is asked within a minute, with enough of them nobody.
-    One mail at most, and none by itself after a person was asked."""
-    changed = {"attempts_max": attempts_max, "backoff_base_s": 1, "backoff_cap_s": 300}
-    resend = mailing.settings.providers["resend"].model_copy(update=changed)
-    providers = {**mailing.settings.providers, "resend": resend}
-    mailing.settings = mailing.settings.model_copy(update={"providers": providers})
+    """Nothing but the repeat can tell, and repeats are no attempts: with the usual five of them nobody is asked, then or when
+    it is back; one alarm about the outage; and one mail, whether the first request landed or not."""
+    change_resend(mailing)
+    mailing.sandbox.resend.fault(first, on=SEND)
+    action_id = approved()
+    assert mailing.work() == 1
+    mailing.sandbox.resend.fault(then, on=SEND, times=None)
+    let_pass(mailing, 7200, 240)
+    assert ended(sql, action_id)[0] == "ready", "for the next repeat"
+    assert 15 <= len(mailing.sandbox.resend.requests(SEND)) <= 200, "less and less often"
+    assert alarms(sql) == [("outage", "resend/default", False)]
+    mailing.sandbox.clear_faults()
+    let_pass(mailing, 600, 120)
+    assert ended(sql, action_id)[0] == "succeeded"
+    assert mailing.sandbox.count("resend_emails") == 1
+    assert alarms(sql) == [("outage", "resend/default", True)]
+
+
+def test_resend_is_away_for_longer_than_a_key_lasts(mailing: World, approved: Callable[[], str], sql: Any) -> None:
+    """The key's time bounds the repeats: none is sent in its last quarter, and a person decides."""
+    change_resend(mailing)
+    mailing.sandbox.resend.fault("504_after_commit", on=SEND)
+    action_id = approved()
+    assert mailing.work() == 1
+    mailing.sandbox.resend.fault("500_unstored", on=SEND, times=None)
+    began = mailing.sandbox.resend.requests(SEND)[0].arrived
+    let_pass(mailing, 20 * 3600, 3600)
+    assert ended(sql, action_id) == ("operator_review", "no_lookup")
+    asked = [request.arrived - began for request in mailing.sandbox.resend.requests(SEND)]
+    assert 16 * 3600 <= asked[-1] < 18 * 3600
+    assert mailing.sandbox.count("resend_emails") == 1
+
+
+def test_a_mail_that_resend_never_answers_for(
+    mailing: World, approved: Callable[[], str], sql: Any, database: Any
+) -> None:
+    """Everybody else's mail is answered and this one's is not: after an hour of that a person decides, sent once at most."""
+    change_resend(mailing)
     mailing.sandbox.resend.fault("500_unstored", on=SEND, times=None)
     action_id = approved()
-    mailing.settle_within(60 if state == "operator_review" else 7200)
-    assert ended(sql, action_id)[0] == ("ready" if state == "succeeded" else state), "ready for the next repeat"
-    mailing.sandbox.clear_faults()
-    mailing.settle()
-    assert ended(sql, action_id)[0] == state
-    assert mailing.sandbox.count("resend_emails") == (1 if state == "succeeded" else 0)
+    states = []
+    for _ in range(34):
+        mailing.work()
+        health.note(mailing.ledger, "resend", "default", "send", failed=None)  # by whoever sends the others
+        mailing.reconcile()
+        states.append(ended(sql, action_id)[0])
+        mailing.advance(150)
+    handed_over = states.index("operator_review")
+    assert 24 <= handed_over <= 29, "an hour, and the pause after the newest repeat"
+    assert len(mailing.sandbox.resend.requests(SEND)) > 5
+    assert ended(sql, action_id) == ("operator_review", "no_lookup")
 
 
 def test_a_key_that_resend_knows_with_another_mail(mailing: World, approved: Callable[[], str], sql: Any) -> None:

@@ -103,6 +103,7 @@ def test_one_answer_ends_no_outage(rows: Rows, ledger: Ledger) -> None:
     health.open_outages(ledger)
     for _ in range(5):
         answer(ledger)
+        assert health.end_outages(ledger) == []
         rows.database.advance(STEADY_S / 2)
         fail(rows, ledger, times=1)
         assert (health.end_outages(ledger), health.open_outages(ledger)) == ([], [])

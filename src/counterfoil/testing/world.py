@@ -123,7 +123,7 @@ class World:
         """Every tick of beat, once; returns how many rows they moved or looked at."""
         ticks = self.reconciler
         moved = ticks.expire() + ticks.sweep_leases() + ticks.sweep_uncertain() + ticks.read_versions() + ticks.rescue()
-        return moved + ticks.watch() + ticks.notify()
+        return moved + ticks.escalate() + ticks.watch() + ticks.notify()
 
     def settle(self, *, at_most_s: float = 7 * 86_400) -> None:
         """Runs workers and reconciler until nothing moves; when all wait for a time, moves the clock there.
