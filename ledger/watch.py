@@ -44,6 +44,17 @@ class WatchedAction(RecordedAction):
         return (self.as_of - self.watched_since).total_seconds()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedGroup:
+    """Rows that are asked about together, and how many of them are due."""
+
+    tool: str
+    tool_version: int
+    account: str
+    provider: str
+    due: int
+
+
 @dataclass(frozen=True, slots=True)
 class Next:
     """What becomes of one claimed row: due again then, or (None) no more. `counts`: the look-up was answered."""
@@ -53,9 +64,16 @@ class Next:
     counts: bool
 
 
-def claim_watched(ledger: Ledger, *, tools: Tools, batch: int, lease_s: float) -> list[WatchedAction]:
-    """Up to `batch` due rows of one of the `tools` and one account, none of which another caller gets for `lease_s`."""
-    rows = ledger.rows(_SQL["claim_watched"], {**_named(tools), "batch": batch, "lease_s": lease_s})
+def oldest_group(ledger: Ledger, *, tools: Tools, batch: int) -> WatchedGroup | None:
+    """The rows of one of the `tools` that are due for longest, counted up to `batch`; None: nothing of theirs is due."""
+    row = ledger.row(_SQL["oldest_watched"], {**_named(tools), "batch": batch})
+    return None if row is None else WatchedGroup(**row)
+
+
+def claim_watched(ledger: Ledger, group: WatchedGroup, *, batch: int, lease_s: float) -> list[WatchedAction]:
+    """Up to `batch` due rows of the group, none of which another caller gets for `lease_s`."""
+    params = {"tool": group.tool, "version": group.tool_version, "account": group.account}
+    rows = ledger.rows(_SQL["claim_watched"], {**params, "batch": batch, "lease_s": lease_s})
     return [recorded(WatchedAction, row | {"state": State(row["state"])}) for row in rows]
 
 

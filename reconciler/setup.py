@@ -41,6 +41,7 @@ def reconciler_from(
     ledger = Ledger(settings.database_url(), application_name=f"counterfoil {name}"[:63])
     terms = terms_from(settings, ledger, registry, monotonic=monotonic)
     sweeps, rng = settings.reconciler, random.Random()
+    budget = LookUpBudget(admission=admission or Unlimited())
     health = Health(ledger=ledger, uncertain_max_s=lambda provider: terms.live.provider(provider).uncertain_max_s)
     return Reconciler(
         ledger=ledger,
@@ -62,7 +63,7 @@ def reconciler_from(
                 by=name,
                 rng=rng,
             ),
-            budget=LookUpBudget(admission=admission or Unlimited()),
+            budget=budget,
             health=health,
             uncertain_after_s=sweeps.uncertain_after_s,
             batch=sweeps.lookup_batch_max,
@@ -103,7 +104,7 @@ def reconciler_from(
             reach=terms.pool.reach,
             policy=terms.policy,
             contract=terms.contract,
-            admission=Unlimited(),
+            budget=budget,
             watch_s=sweeps.watch_s,
             uncertain_after_s=sweeps.uncertain_after_s,
             batch=sweeps.lookup_batch_max,

@@ -6,6 +6,7 @@ opened once, a correction queued once, and a row that has moved is left alone.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,12 +19,14 @@ import structlog
 from counterfoil.ledger import corrections, watch
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ConfigError
-from counterfoil.ledger.watch import Next, WatchedAction
-from counterfoil.providers.contract import Adapter, Call, Contract
+from counterfoil.ledger.watch import Next, WatchedAction, WatchedGroup
+from counterfoil.providers.attempt import requests_counted
+from counterfoil.providers.contract import Adapter, Call, Contract, Sharing
 from counterfoil.providers.outcomes import Finding, Unknown
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
-from counterfoil.reconciler.lookups import known_tools
+from counterfoil.reconciler.budget import LookUpBudget
+from counterfoil.reconciler.lookups import LEASE_SHARE, SHARED_MAX, known_tools
 from counterfoil.reconciler.watched import (
     Duplicate,
     FoundAfterAll,
@@ -34,7 +37,6 @@ from counterfoil.reconciler.watched import (
     meaning,
     next_visit_s,
 )
-from counterfoil.workers.admission import Admission
 from counterfoil.workers.calls import call_of
 from counterfoil.workers.policy import Policy
 
@@ -50,6 +52,14 @@ ORPHAN_AFTER_S = 3600.0
 """A row that is due for this long, of a tool that nobody has any more, is not watched further."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An account as it is reached at one moment."""
+
+    reach: str
+    adapter: Adapter
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """Looks settled actions up again, until `watch_s` after they were settled."""
@@ -61,13 +71,13 @@ class Watch:
     """Where that adapter goes, and as whom."""
     policy: Callable[[str], Policy]
     contract: Callable[[ToolSpec], Contract]
-    admission: Admission
-    """Grants the requests: uncertain rows take theirs from the same rate."""
+    budget: LookUpBudget
+    """Grants the requests: uncertain rows take theirs from the same one."""
     watch_s: float
     uncertain_after_s: float
     """An uncertain row is overdue only after that."""
     batch: int
-    """Rows of one tool and account that are asked about together."""
+    """Rows claimed at once where each needs a request of its own."""
     lease_s: float
     """A lapse costs a second look-up."""
     by: str
@@ -81,16 +91,13 @@ class Watch:
         rows = 0
         for _ in range(BATCHES_MAX):
             tools = [(s.name, s.version) for s in specs if self.contract(s).lookup and s.provider not in left_out]
-            lapses_at = time.monotonic() + self.lease_s
-            batch = watch.claim_watched(self.ledger, tools=tools, batch=self.batch, lease_s=self.lease_s)
-            if not batch:
+            group = watch.oldest_group(self.ledger, tools=tools, batch=self.batch * SHARED_MAX)
+            if group is None:
                 break
-            provider = batch[0].provider
-            granted = self.admission.look_ups(provider, len(batch))
-            self._put_off(batch[granted.requests :], granted.wait_s)
-            if granted.requests < len(batch):
-                left_out.add(provider)  # the next tick goes on
-            rows += self._look(batch[: granted.requests], lapses_at)
+            looked = self._look_up(group)
+            rows += looked
+            if not looked:  # nothing more is granted, or others have claimed it: the next tick goes on
+                left_out.add(group.provider)
             if time.monotonic() >= stop_at:
                 break
         return rows
@@ -103,50 +110,67 @@ class Watch:
         if orphans:
             log.error("watched_tools_unknown", actions=orphans)
 
-    def _put_off(self, actions: Sequence[WatchedAction], wait_s: float) -> None:
-        """Nobody may ask about these now."""
-        later = timedelta(seconds=max(wait_s, 1.0))
-        watch.watched_again(self.ledger, [Next(action, action.as_of + later, counts=False) for action in actions])
-
-    def _look(self, batch: Sequence[WatchedAction], lapses_at: float) -> int:
-        """Asks and concludes, part after part; what the claim is too short for is due again when it has lapsed."""
-        if not batch:
+    def _look_up(self, group: WatchedGroup) -> int:
+        """Looks up one batch of the group; returns the number of rows. What it may ask is granted before any is claimed."""
+        spec = self.registry.get(group.tool, group.tool_version)
+        place = self._reached(spec, group.account)
+        adapter = place.adapter if place is not None else None
+        answers = max(1, adapter.rows_a_request(spec.name)) if isinstance(adapter, Sharing) else 1
+        rows = min(group.due, self.batch * min(answers, SHARED_MAX))
+        granted = 0
+        if place is not None:
+            granted = self.budget.take(spec.provider, math.ceil(rows / answers))
+            rows = min(rows, granted * answers)
+        if rows < 1:
             return 0
-        spec = self.registry.get(batch[0].tool, batch[0].tool_version)
-        reach = self._reached(spec, batch[0].account)
-        readable = [(action, call) for action in batch if (call := self._call(action, reach)) is not None]
-        rows = 0
+        lapses_at = time.monotonic() + self.lease_s
+        batch = watch.claim_watched(self.ledger, group, batch=rows, lease_s=self.lease_s)
+        with requests_counted() as requests:
+            self._look(spec, place, batch, lapses_at)
+        self.budget.spent(spec.provider, granted=granted, made=requests.made)
+        return len(batch)
+
+    def _look(self, spec: ToolSpec, place: _Place | None, batch: Sequence[WatchedAction], lapses_at: float) -> None:
+        """Asks and concludes, part after part; what the claim is too short for is due again when it has lapsed.
+
+        `place`: how the account is reached, read before the batch was claimed; it is read again after each part.
+        """
+        readable = [(action, call) for action in batch if (call := self._call(action, place)) is not None]
         for part in _parts(spec, readable):
             if time.monotonic() >= lapses_at:
                 break
-            before = self._reached(spec, batch[0].account)
-            findings = self._ask(spec, [call for _, call in part], lapses_at)
-            asked_at = {before, self._reached(spec, batch[0].account)}
-            self._conclude(spec, [action for action, _ in part], findings, asked_at)
-            rows += len(part)
-        return rows
+            before, actions = place, [action for action, _ in part]
+            findings = self._ask(spec, place, [call for _, call in part], lapses_at)
+            place = self._reached(spec, actions[0].account)
+            self._conclude(
+                spec, actions, findings, {each.reach if each is not None else None for each in (before, place)}
+            )
 
-    def _call(self, action: WatchedAction, reach: str | None) -> Call | None:
+    def _call(self, action: WatchedAction, place: _Place | None) -> Call | None:
         """What the provider is asked about; None when the row cannot be read: then nobody can ask."""
         try:
-            return call_of(action, reach)
+            return call_of(action, place.reach if place is not None else None)
         except ValueError:
             log.error("watched_row_unreadable", action_id=action.action_id, tool=action.tool)
             watch.watched_again(self.ledger, [Next(action, None, counts=False)])
             return None
 
-    def _reached(self, spec: ToolSpec, account: str) -> str | None:
-        """Where requests of this account go at this moment; None where it cannot be reached at all."""
+    def _reached(self, spec: ToolSpec, account: str) -> _Place | None:
+        """How requests of this account go at this moment; None where it cannot be reached at all."""
         with suppress(ConfigError):
-            self.adapter(spec, account)
-            return self.reach(spec, account)
+            adapter = self.adapter(spec, account)
+            return _Place(self.reach(spec, account), adapter)
         return None
 
-    def _ask(self, spec: ToolSpec, calls: Sequence[Call], lapses_at: float) -> Mapping[str, Finding]:
+    def _ask(
+        self, spec: ToolSpec, place: _Place | None, calls: Sequence[Call], lapses_at: float
+    ) -> Mapping[str, Finding]:
         """A finding for each call; a look-up that fails proves nothing."""
-        timeout_s = max(self.policy(spec.provider).timeout_s, (lapses_at - time.monotonic()) / 2)
+        timeout_s = max(self.policy(spec.provider).timeout_s, LEASE_SHARE * (lapses_at - time.monotonic()))
+        if place is None:
+            return {}
         try:
-            return dict(self.adapter(spec, calls[0].account).lookup(calls, timeout_s=timeout_s))
+            return dict(place.adapter.lookup(calls, timeout_s=timeout_s))
         except Exception as error:  # noqa: BLE001 - whatever failed in a read, it is Unknown, never absence
             log.warning("look_up_failed", tool=spec.name, rows=len(calls), error=type(error).__name__)
             return {call.action_id: Unknown(type(error).__name__) for call in calls}

@@ -28,6 +28,9 @@ AGAIN_MIN_S, AGAIN_SHARE, AGAIN_MAX_S = 300.0, 1 / 8, 3600.0
 """A look-up that failed is repeated after an eighth of the row's age, between these: an outage of hours is no reason to
 ask hundreds of times."""
 
+HAPPENED = frozenset({State.SUCCEEDED, State.COMPENSATED})
+"""Of these an effect is on record."""
+
 OVERTIME = 2.0
 """A row whose look-ups keep failing is given up at twice the watch's length."""
 
@@ -75,24 +78,26 @@ def _seen(state: State, receipt: str | None, finding: Finding) -> Meaning:
             return Unanswered(code)
         case Absent():
             return NothingNew()
-        case Found(Rejected()):  # it is there, and has no effect
-            return NothingNew()
-        case Found(Succeeded(found)):
-            if state in (State.SUCCEEDED, State.COMPENSATED):
-                return _other((found,), receipt)
-            return FoundAfterAll("found_after_all", found)
-        case Found(Uncertain(code)):  # still being processed there: what that becomes, a person's look-ups find out
-            if state in (State.SUCCEEDED, State.COMPENSATED):
-                return NothingNew()
-            return FoundAfterAll("found_after_all", f"as {code}")
         case Found(outcome):
-            assert_never(outcome)
+            return _seen_one(state, receipt, outcome)
         case Many(receipts):
-            if state in (State.SUCCEEDED, State.COMPENSATED):
+            if state in HAPPENED:
                 return _other(receipts, receipt)
             return FoundAfterAll("many_found", ",".join(receipts))
         case _:
             assert_never(finding)
+
+
+def _seen_one(state: State, receipt: str | None, outcome: Succeeded | Rejected | Uncertain) -> Meaning:
+    match outcome:
+        case Rejected():  # it is there, and has no effect
+            return NothingNew()
+        case Succeeded(found):
+            return _other((found,), receipt) if state in HAPPENED else FoundAfterAll("found_after_all", found)
+        case Uncertain(code):  # still being processed there: what that becomes, a person's look-ups find out
+            return NothingNew() if state in HAPPENED else FoundAfterAll("found_after_all", f"as {code}")
+        case _:
+            assert_never(outcome)
 
 
 def _other(found: tuple[str, ...], receipt: str | None) -> NothingNew | Duplicate:

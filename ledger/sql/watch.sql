@@ -1,18 +1,25 @@
 -- The watch: settled rows that are looked up again. `watch_at` is both when a row is due and, claimed, the claim's lease and
 -- its token: no state changes, and whatever moves the row meanwhile changes it.
 
+-- name: oldest_watched
+-- The tool, version and account whose row is due for longest, with how many of its rows are due, counted up to `batch`.
+SELECT o.tool, o.tool_version, o.account, o.provider,
+       (SELECT count(*)
+        FROM (SELECT FROM counterfoil.action AS d
+              WHERE d.tool = o.tool AND d.tool_version = o.tool_version AND d.account = o.account
+                AND d.watch_at <= counterfoil.now() LIMIT :batch) AS few) AS due
+FROM counterfoil.action AS o
+WHERE o.watch_at <= counterfoil.now()
+  AND (o.tool, o.tool_version) IN (SELECT * FROM unnest(CAST(:tools AS text[]), CAST(:versions AS integer[])))
+ORDER BY o.watch_at LIMIT 1;
+
 -- name: claim_watched
--- Takes due rows of one tool, version and account: they are asked about together. The group whose row is due for longest
--- comes first. `as_of` is a time before the look-up begins.
-WITH oldest AS MATERIALIZED (
-  SELECT o.tool, o.tool_version, o.account FROM counterfoil.action AS o
-  WHERE o.watch_at <= counterfoil.now()
-    AND (o.tool, o.tool_version) IN (SELECT * FROM unnest(CAST(:tools AS text[]), CAST(:versions AS integer[])))
-  ORDER BY o.watch_at LIMIT 1
-), due AS MATERIALIZED (
-  SELECT d.action_id FROM counterfoil.action AS d, oldest AS o
-  WHERE d.tool = o.tool AND d.tool_version = o.tool_version AND d.account = o.account AND d.watch_at <= counterfoil.now()
-  ORDER BY d.watch_at LIMIT :batch FOR UPDATE OF d SKIP LOCKED
+-- Takes due rows of one tool, version and account: they are asked about together. `as_of` is a time before the look-up
+-- begins.
+WITH due AS MATERIALIZED (
+  SELECT d.action_id FROM counterfoil.action AS d
+  WHERE d.tool = :tool AND d.tool_version = :version AND d.account = :account AND d.watch_at <= counterfoil.now()
+  ORDER BY d.watch_at LIMIT :batch FOR UPDATE SKIP LOCKED
 ), claimed AS (
   UPDATE counterfoil.action AS a
   SET watch_at = counterfoil.now() + :lease_s * interval '1 second'

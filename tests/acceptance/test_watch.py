@@ -12,6 +12,7 @@ import pytest
 
 from counterfoil import Counterfoil, Of, tool
 from counterfoil.providers.outcomes import Rejected
+from counterfoil.reconciler.budget import LookUpBudget
 from counterfoil.reconciler.setup import reconciler_from
 from counterfoil.reconciler.ticks import Reconciler
 from counterfoil.testing import World
@@ -351,19 +352,40 @@ class Sparing(Unlimited):
         return Granted(requests=granted, wait_s=5)
 
 
-def test_only_what_is_granted_is_asked(world: World, sent_twice: Any, sql: Any) -> None:
+def test_only_what_is_granted_is_asked(world: World, use_tools: Any, enqueue: Any, sql: Any) -> None:
     """Rows beyond the provider's rate of look-ups wait, uncounted, and are the next tick's."""
-    sent_twice(*"abcde", fault="504_before_commit")
-    world.advance(61)
+    asked: list[str] = []
+    lost: set[str] = set()
+
+    def absent(key: str) -> list[str]:
+        asked.append(key)
+        return []
+
+    @tool(cls="irreversible", effect="mail", target="order", once_per=None, provider="post", audience=["customer"],
+          landing_max_s=1.0, approval="never", lookup=absent)  # fmt: skip
+    def send_mail(order: str, *, key: str) -> dict[str, str]:
+        """Tell a customer."""
+        if key not in lost:
+            lost.add(key)
+            raise RuntimeError("lost")
+        return {"id": key[:8]}
+
+    use_tools(send_mail)
+    for order in "abcde":
+        enqueue("send_mail", {"order": order}, order, order)
+    world.settle()
     watcher = world.reconciler.watcher
-    assert replace(watcher, admission=Sparing(2)).visit(budget_s=5) == 2
-    assert sql("SELECT sum(watch_count) FROM counterfoil.action") == [(2,)]
-    before = searches(world)
-    world.advance(61)
-    assert replace(watcher, admission=Sparing(0)).visit(budget_s=5) == 0
-    assert searches(world) == before
-    world.advance(61)
-    assert watcher.visit(budget_s=5) == 3
+
+    def looked_up(granted: int) -> int:
+        """How many the watch asks about a minute later."""
+        world.advance(61)
+        asked.clear()
+        rows = replace(watcher, budget=LookUpBudget(admission=Sparing(granted))).visit(budget_s=5)
+        assert rows == len(set(asked)) == len(asked)
+        return rows
+
+    assert [looked_up(2), looked_up(0), looked_up(9)] == [2, 0, 3]
+    assert sql("SELECT sum(watch_count) FROM counterfoil.action") == [(5,)]
 
 
 def test_nobody_can_be_asked(world: World, use_tools: Any, enqueue: Any, sql: Any) -> None:

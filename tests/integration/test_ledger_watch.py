@@ -11,7 +11,7 @@ import pytest
 
 from counterfoil.ledger import claims, corrections, reviews, watch
 from counterfoil.ledger.states import State
-from counterfoil.ledger.watch import Next, WatchedAction
+from counterfoil.ledger.watch import Next, WatchedAction, WatchedGroup
 from counterfoil.reconciler.watched import CLEAR_VISITS_S, VISITS_S
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def settled(rows: Rows, tool: str, state: str = "permanent_failure", **columns: 
 
 
 def claim(ledger: Ledger, tool: str, batch: int = 100, lease_s: float = 60.0) -> list[WatchedAction]:
-    return watch.claim_watched(ledger, tools=[(tool, 1)], batch=batch, lease_s=lease_s)
+    """Due rows of this tool, in version 1, at the usual account."""
+    group = WatchedGroup(tool=tool, tool_version=1, account="default", provider="stripe", due=0)
+    return watch.claim_watched(ledger, group, batch=batch, lease_s=lease_s)
 
 
 def until_first_s(row: Row) -> float | None:
@@ -178,12 +180,12 @@ def test_one_group_at_a_time(rows: Rows, ledger: Ledger) -> None:
     elsewhere = settled(rows, "t_group", account="second")
     rows.execute(elsewhere, "watch_at = counterfoil.now() - interval '0.5 seconds'")
     unknown = settled(rows, "t_group", tool_version=2)
-    batches = [
-        {action.action_id for action in watch.claim_watched(ledger, tools=tools, batch=10, lease_s=60)}
-        for _ in range(4)
-    ]
-    assert batches == [{first}, mine, {elsewhere}, set()]
-    assert rows.read(unknown)["watch_count"] == 0
+    batches, due = [], []
+    while (group := watch.oldest_group(ledger, tools=tools, batch=2)) is not None:
+        due.append(group.due)
+        batches.append({action.action_id for action in watch.claim_watched(ledger, group, batch=10, lease_s=60)})
+    assert (batches, due) == ([{first}, mine, {elsewhere}], [1, 2, 1])
+    assert rows.read(unknown)["watch_at"] < rows.read(first)["watch_at"]
 
 
 def test_a_lapsed_claim_writes_nothing(rows: Rows, ledger: Ledger) -> None:
