@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from counterfoil.providers.attempt import ReplyTooLarge
 from counterfoil.providers.contract import OTHER_KEY, Call
 from counterfoil.providers.frame import each_found, gone, judged_send, must_show_by
 from counterfoil.providers.linear.config import LinearConfig
@@ -30,7 +31,16 @@ from counterfoil.providers.linear.outcomes import (
     marked,
     refusal,
 )
-from counterfoil.providers.linear.reads import GraphQLOneShot, LinearReads, NoSuchIssue, error_code, open_session
+from counterfoil.providers.linear.reads import (
+    CALLS_MAX,
+    RATE_LIMITED,
+    GraphQLOneShot,
+    Incomplete,
+    LinearReads,
+    NoSuchIssue,
+    error_code,
+    open_session,
+)
 from counterfoil.providers.outcomes import (
     Absent,
     Finding,
@@ -44,10 +54,12 @@ from counterfoil.providers.outcomes import (
     Unknown,
     Unreadable,
 )
-from counterfoil.providers.transport import classify_exception
+from counterfoil.providers.transport import classify_exception, retry_after_of
 
 CLOSED_TEXT = "Canceled by Counterfoil: what this issue was opened for has been taken back."
 """The comment of an issue that is closed without a reason."""
+MADE_TOGETHER = ("linear_create", "linear_comment")
+"""Tools whose look-ups share readings."""
 _IDENTIFIER = re.compile(r"[A-Z][A-Z0-9]{0,9}-[0-9]{1,9}", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
@@ -65,13 +77,27 @@ class LinearAdapter:
         """Makes the one write of this attempt, after the reading that it needs."""
         with self._transport.attempt(timeout_s=timeout_s, writes_max=1) as transport:
             return judged_send(
-                lambda: self._send(call), classify_exception, wrote=lambda: transport.wrote, name=error_code
+                lambda: self._send(call),
+                classify_exception,
+                wrote=lambda: transport.wrote,
+                name=error_code,
+                waits=self._waits,
             )
 
     def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
-        """One reading a call; what fails is Unknown."""
+        """One reading for a hundred issues or comments that were made, one for each other call; what fails is Unknown."""
         with self._transport.attempt(timeout_s=timeout_s, writes_max=0, request_s=self._config.timeout_s):
-            return each_found(calls, self._find, name=error_code)
+            findings: dict[str, Finding] = {}
+            for tool in MADE_TOGETHER:
+                made = [call for call in calls if call.tool == tool]
+                for start in range(0, len(made), CALLS_MAX):
+                    if len(made) > 1:
+                        findings |= self._find_many(tool, made[start : start + CALLS_MAX])
+            return findings | each_found([c for c in calls if c.action_id not in findings], self._find, name=error_code)
+
+    def rows_a_request(self, tool: str) -> int:
+        """As many as one filter names, for what is made; a change is read on its issue."""
+        return CALLS_MAX if tool in MADE_TOGETHER else 1
 
     def fetch(self, call: Call, receipt: str, *, timeout_s: float) -> Finding:
         """Reads the issue of that identifier, or the comment of that id, and checks our mark on it."""
@@ -160,6 +186,27 @@ class LinearAdapter:
         if data is not None:
             return data
         return refusal(answer, call, first=WRITES[document], retry_after_cap_s=self._config.retry_after_cap_s)
+
+    def _waits(self, exc: Exception) -> float | None:
+        """What Linear asked for where it turned a reading away."""
+        cap_s = self._config.retry_after_cap_s
+        return retry_after_of(exc.headers, cap_s=cap_s) if isinstance(exc, Incomplete) else None
+
+    def _find_many(self, tool: str, calls: Sequence[Call]) -> dict[str, Finding]:
+        """What one reading says of all. Where Linear answers, but not this question, each is asked about by itself."""
+        try:
+            if tool == "linear_create":
+                issues = self._reads.issues_of_all(calls)
+                return {c.action_id: issue_finding(c, found) for c, found in zip(calls, issues, strict=True)}
+            comments = self._reads.comments_of_all(calls)
+            return {c.action_id: comment_finding(c, found) for c, found in zip(calls, comments, strict=True)}
+        except (Incomplete, ReplyTooLarge) as exc:
+            code = error_code(exc)
+            if code == RATE_LIMITED or code.startswith("http_5"):
+                return {call.action_id: Unknown(code) for call in calls}
+            return {}
+        except Exception as exc:  # noqa: BLE001 - a failed look-up is never absence, whatever failed in it
+            return {call.action_id: Unknown(error_code(exc)) for call in calls}
 
     def _find(self, call: Call) -> Finding:
         match call.tool:

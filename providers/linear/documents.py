@@ -76,6 +76,25 @@ query FindComments($id: ID!, $mark: String!) {
     + _COMMENT
 )
 
+FIND_MANY_ISSUES = (
+    """
+query FindManyIssues($filter: IssueFilter!) {
+  issues(filter: $filter, includeArchived: true, first: 200) { nodes { ...IssueParts } pageInfo { hasNextPage } }
+}
+"""
+    + _ISSUE
+)
+"""The same for many calls: by ids and marks, which the filter holds."""
+
+FIND_MANY_COMMENTS = (
+    """
+query FindManyComments($filter: CommentFilter!) {
+  comments(filter: $filter, includeArchived: true, first: 200) { nodes { ...CommentParts } pageInfo { hasNextPage } }
+}
+"""
+    + _COMMENT
+)
+
 CREATE_ISSUE = """
 mutation CreateIssue($input: IssueCreateInput!) {
   issueCreate(input: $input) { success issue { id identifier } }
@@ -102,7 +121,7 @@ mutation DeleteComment($id: String!) {
 }
 """
 
-READS = frozenset({BEFORE_ISSUE, FIND_ISSUES, READ_ISSUE, FIND_COMMENTS})
+READS = frozenset({BEFORE_ISSUE, FIND_ISSUES, READ_ISSUE, FIND_COMMENTS, FIND_MANY_ISSUES, FIND_MANY_COMMENTS})
 """What changes nothing."""
 WRITES = {
     CREATE_ISSUE: "issueCreate",

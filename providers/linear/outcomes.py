@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,10 @@ def mark_of(call: Call) -> str:
     """
     asked = json.dumps([call.tool, call.target, call.arguments], sort_keys=True, separators=(",", ":"))
     return f"cf-{call.key}-{hashlib.sha256(f'{call.key} {asked}'.encode()).hexdigest()[:16]}"
+
+
+MARK = re.compile(r"cf-[0-9a-f]{32}-[0-9a-f]{16}", re.ASCII)
+"""What `mark_of` makes."""
 
 
 def marked(text: object, call: Call) -> str:

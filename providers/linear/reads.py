@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
@@ -12,18 +13,31 @@ import requests
 
 from counterfoil.providers.contract import Call
 from counterfoil.providers.linear.config import LinearConfig
-from counterfoil.providers.linear.documents import BEFORE_ISSUE, FIND_COMMENTS, FIND_ISSUES, READ_ISSUE, READS
-from counterfoil.providers.linear.outcomes import Answer, codes_of, data_of, id_of, mark_of
+from counterfoil.providers.linear.documents import (
+    BEFORE_ISSUE,
+    FIND_COMMENTS,
+    FIND_ISSUES,
+    FIND_MANY_COMMENTS,
+    FIND_MANY_ISSUES,
+    READ_ISSUE,
+    READS,
+)
+from counterfoil.providers.linear.outcomes import MARK, Answer, codes_of, data_of, id_of, mark_of
 from counterfoil.providers.oneshot import OneShot
 from counterfoil.providers.transport import answered_at
 
+RATE_LIMITED = "rate_limited"
+CALLS_MAX = 100
+"""Asked about at once: their issues, twice over, fit into one answer."""
+
 
 class Incomplete(Exception):
-    """The answer to a reading is malformed, or has errors: it proves nothing. `code` is ours."""
+    """The answer to a reading is malformed, or has errors: it proves nothing. `code` is ours, `headers` are the answer's."""
 
-    def __init__(self, code: str) -> None:
+    def __init__(self, code: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(code)
         self.code = code
+        self.headers: Mapping[str, str] = headers or {}
 
 
 class NoSuchIssue(Exception):
@@ -96,6 +110,16 @@ class LinearReads:
         data = self._ask(FIND_COMMENTS, {"id": id_of(call.key), "mark": mark_of(call)})
         return _ours(call, _comments(data), "body")
 
+    def issues_of_all(self, calls: Sequence[Call]) -> list[list[dict[str, Any]]]:
+        """Of each call what `issues_of` gives, by one request. Raises Incomplete also where they are too many for that."""
+        data = self._ask(FIND_MANY_ISSUES, {"filter": _filter(calls, "description")})
+        return _each_ones(calls, _issues(data), "description", data.get("issues"))
+
+    def comments_of_all(self, calls: Sequence[Call]) -> list[list[dict[str, Any]]]:
+        """Of each call what `comments_of` gives, likewise."""
+        data = self._ask(FIND_MANY_COMMENTS, {"filter": _filter(calls, "body")})
+        return _each_ones(calls, _comments(data), "body", data.get("comments"))
+
     def issue(self, name: str, *, comment: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """The issue of that id or identifier as it is now, with the states that close it, and a comment by its id."""
         data = self._ask(READ_ISSUE, {"issue": name, "comment": comment})
@@ -111,10 +135,12 @@ class LinearReads:
         if data is not None:
             return data
         codes = codes_of(answer)
+        if answer.status == 429 or any(code == "RATELIMITED" for code, _ in codes):
+            raise Incomplete(RATE_LIMITED, answer.headers)
         of_issue = all(code == "INPUT_ERROR" and error.get("path") == ["issue"] for code, error in codes)
         if codes and of_issue and answer.status in (200, 400):
             raise NoSuchIssue
-        raise Incomplete("malformed" if answer.status == 200 else f"http_{answer.status}")
+        raise Incomplete("malformed" if answer.status == 200 else f"http_{answer.status}", answer.headers)
 
 
 def error_code(exc: Exception) -> str:
@@ -128,6 +154,35 @@ def _ours(call: Call, items: list[dict[str, Any]], text_field: str) -> list[dict
     if any(item["id"] != wanted and mark not in (item[text_field] or "") for item in items):
         raise Incomplete("unfiltered")
     return items
+
+
+def _filter(calls: Sequence[Call], text_field: str) -> dict[str, Any]:
+    """By the ids and marks of all calls."""
+    marks = [{text_field: {"contains": mark_of(call)}} for call in calls]
+    return {"or": [{"id": {"in": [id_of(call.key) for call in calls]}}, *marks]}
+
+
+def _each_ones(
+    calls: Sequence[Call], items: list[dict[str, Any]], text_field: str, connection: object
+) -> list[list[dict[str, Any]]]:
+    """The items of each call; every item must be one's, and all of them must be there."""
+    about = connection.get("pageInfo") if isinstance(connection, Mapping) else None
+    if not isinstance(about, Mapping) or about.get("hasNextPage") is not False:
+        raise Incomplete("too_many")
+    by_mark: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_id: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for item in items:
+        by_id[item["id"]].append(item)
+        for mark in set(MARK.findall(item[text_field] or "")):
+            by_mark[mark].append(item)
+    found = []
+    for call in calls:
+        marked = [item for item in by_mark[mark_of(call)] if item["id"] != id_of(call.key)]
+        found.append([*by_id[id_of(call.key)], *marked])
+    claimed = {id(item) for each in found for item in each}
+    if any(id(item) not in claimed for item in items):
+        raise Incomplete("unfiltered")
+    return found
 
 
 def _issues(data: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -121,7 +121,7 @@ def test_rate_limits(
 def test_a_reading_that_fails_before_the_write(linear: LinearAdapter, sandbox: Sandbox) -> None:
     """Nothing was sent, and that is certain."""
     sandbox.linear.fault("429_retry_after", on="teams.list")
-    assert linear.send(CREATES, timeout_s=TIMEOUT_S) == NotSent("before_write_http_429")
+    assert linear.send(CREATES, timeout_s=TIMEOUT_S) == NotSent("before_write_rate_limited", retry_after_s=2.0)
     sandbox.linear.fault("answer", on="teams.list", status=200, body=refusing("INTERNAL_SERVER_ERROR"))
     assert linear.send(CREATES, timeout_s=TIMEOUT_S) == NotSent("before_write_malformed")
     assert sandbox.requests("linear", CREATE) == []
@@ -155,7 +155,7 @@ def test_a_list_that_ignores_its_filter_proves_nothing(linear: LinearAdapter, sa
 def test_faults_of_readings_and_of_operations(linear: LinearAdapter, sandbox: Sandbox) -> None:
     """Behind one path the sandbox tells operations apart by the document: a fault for readings meets no write."""
     sandbox.linear.fault("lookup_429", times=None)
-    assert find(linear, CREATES) == Unknown("http_429")
+    assert find(linear, CREATES) == Unknown("rate_limited")
     make_only = (
         "mutation M($i: IssueCreateInput!) { made: issueCreate(input: $i) { success } } query Q { viewer { id } }"
     )
