@@ -157,6 +157,8 @@ class Mail:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, str]] = []
+        self.lost = ""
+        """The key of the mail whose answer got lost."""
         self.calls = 0
 
         @tool(
@@ -405,9 +407,9 @@ def test_nobody_can_be_asked(world: World, use_tools: Any, enqueue: Any, sql: An
 
 
 def test_an_undo_that_landed_after_all(
-    world: World, use_tools: Any, enqueue: Any, unwind: Any, configure: Any, sql: Any
+    world: World, use_tools: Any, enqueue: Any, unwind: Any, configure: Any, cli: Any, run_state: Any, sql: Any
 ) -> None:
-    """A counter-action that was given up and has landed since is a person's again; the run shows it."""
+    """A counter-action that was given up and landed later is a person's; once confirmed, its run is visited again."""
     effects: list[str] = []
 
     def find(key: str) -> list[dict[str, str]]:
@@ -448,8 +450,13 @@ def test_an_undo_that_landed_after_all(
         undo_id,
     )
     world.settle()
+    assert run_state() == "unwound"  # it stays sold
     effects.append(f"undo {lost[0].key}")
     world.advance(61)
     world.reconcile()
     [[after, code]] = sql("SELECT state, last_error_code FROM counterfoil.action WHERE action_id = %s", undo_id)
     assert (after, code) == ("operator_review", "found_after_all")
+    cli("review", "ask-again", undo_id, "--wait-s", "0")
+    world.settle()
+    assert (world.states(), run_state()) == ({"sell/s1/do": "compensated", "unsell/s1/undo": "succeeded"}, "unwound")
+    assert len(lost) == 1
