@@ -1,8 +1,8 @@
 """Decides which due wake-ups one pass takes for publishing: all of a short queue, of a long one a few of each tenant.
 
 Where all that is due fits, the longest waiting go. Else the relay walks over the queue's tenants and takes a few rows of
-each, so that a tenant's single action waits for a walk, never for another tenant's backlog; what room is left then goes to
-the longest waiting. First attempts and retries take turns at the first half of the room.
+each, then the rest in equal parts, so that a tenant's single action waits for a walk, never for another's backlog. First
+attempts and retries take turns at the first half of the room.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ PER_TENANT = 5
 
 TENANTS_MAX = 1000
 """Tenants that one walk visits: 10 ms. Of more, the next pass visits the next ones."""
+
+WALKS_MAX = 6
+"""Walks of one pass; two or three are enough, unless tenants run out of rows one after the other."""
 
 NO_LIMIT = 2**31 - 1
 
@@ -105,25 +108,40 @@ class Leasing:
         all_due = load.due_retries if is_retry else load.due_firsts
         if all_due <= rows:
             return self._take("lease_oldest", load, rows=rows, is_retry=is_retry)
-        fair = self._walk(load, is_retry=is_retry, rows=rows)
-        if len(fair) < rows:
-            fair += self._take("lease_oldest", load, rows=rows - len(fair), is_retry=is_retry)
-        return fair
+        return self._lease_fairly(load, is_retry=is_retry, rows=rows)
 
-    def _walk(self, load: Load, *, is_retry: bool, rows: int) -> list[Leased]:
-        """A few rows of each tenant, from where the last walk ended. Shorter steps where there is little room, so that a
-        tenant with many rows does not take all of it."""
+    def _lease_fairly(self, load: Load, *, is_retry: bool, rows: int) -> list[Leased]:
+        """A few rows of each tenant, then what is left in equal parts, until there is no room or nobody has any. Where there
+        are too many tenants for one pass the longest waiting get the rest, and the next pass goes on from here."""
+        leased: list[Leased] = []
+        per_tenant = max(1, min(PER_TENANT, rows // 4))  # shorter steps where there is little room
+        for _ in range(WALKS_MAX):
+            from_first = not self._after.get((load.queue, is_retry))
+            found, tenants = self._walk(load, is_retry=is_retry, rows=rows - len(leased), per_tenant=per_tenant)
+            leased += found
+            left, cut_short = rows - len(leased), bool(self._after[load.queue, is_retry])
+            if not left:
+                return leased
+            if cut_short or (from_first and not found):
+                break
+            if from_first:
+                per_tenant = max(per_tenant, -(-left // tenants))
+        return leased + self._take("lease_oldest", load, rows=rows - len(leased), is_retry=is_retry)
+
+    def _walk(self, load: Load, *, is_retry: bool, rows: int, per_tenant: int) -> tuple[list[Leased], int]:
+        """What it found, and of how many tenants. Begins where the last one was cut short, by room or by tenants."""
         found = self._rows(
             "lease_fairly",
             load,
             rows=rows,
             is_retry=is_retry,
             after=self._after.get((load.queue, is_retry), ""),
-            per_tenant=max(1, min(PER_TENANT, rows // 4)),
+            per_tenant=per_tenant,
             tenants_max=TENANTS_MAX,
         )
         self._after[load.queue, is_retry] = str(found[0]["next_after"])
-        return [_leased(row) for row in found if row["outbox_id"] is not None]
+        leased = [row for row in found if row["outbox_id"] is not None]
+        return [_leased(row) for row in leased], len({row["tenant"] for row in leased})
 
     def _take(self, name: str, load: Load, **params: object) -> list[Leased]:
         return [_leased(row) for row in self._rows(name, load, **params)]

@@ -25,7 +25,8 @@ WITH served AS (
     AND (EXISTS (SELECT FROM counterfoil.worker_heartbeat AS h
                  WHERE h.seen_at > counterfoil.now() - :seen_within_s * interval '1 second'
                    AND a.subject = ANY (h.queues))
-         OR NOT EXISTS (SELECT FROM counterfoil.outbox AS o WHERE o.queue = a.subject))
+         OR (SELECT o.queue FROM counterfoil.outbox AS o WHERE o.queue = a.subject
+             ORDER BY o.is_retry, o.not_before LIMIT 1) IS NULL)
   RETURNING a.subject AS queue
 ), counted_anew AS (
   UPDATE counterfoil.outbox AS o

@@ -103,9 +103,9 @@ WITH RECURSIVE walk (tenant, place) AS (
         + least(:lost_after_max_s, :lost_after_s * power(2, least(o.publish_count, 5))) * interval '1 second'
   FROM due AS d
   WHERE o.outbox_id = d.outbox_id
-  RETURNING o.outbox_id, o.action_id, o.generation, o.publish_count
+  RETURNING o.outbox_id, o.action_id, o.generation, o.publish_count, o.tenant
 )
-SELECT l.outbox_id, l.action_id, l.generation, l.publish_count, ended.next_after
+SELECT l.outbox_id, l.action_id, l.generation, l.publish_count, l.tenant, ended.next_after
 FROM (SELECT CASE
         WHEN (SELECT count(*) FROM due) >= :rows THEN (SELECT d.tenant FROM due AS d ORDER BY d.place DESC LIMIT 1)
         WHEN EXISTS (SELECT FROM walk AS w WHERE w.tenant IS NULL) THEN ''

@@ -218,4 +218,4 @@ def owner_sql(database: Database, query: str, *params: object) -> list[tuple[Any
     """One statement as the owner, and its rows."""
     with psycopg.connect(database.url("owner"), autocommit=True) as owner:
         cursor = owner.execute(query.encode(), params or None)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if cursor.description is not None else []
