@@ -19,6 +19,7 @@ import structlog
 from counterfoil.ledger import corrections, watch
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ConfigError
+from counterfoil.ledger.reviews import UNVERIFIED
 from counterfoil.ledger.watch import Next, WatchedAction, WatchedGroup
 from counterfoil.providers.attempt import requests_counted
 from counterfoil.providers.contract import Adapter, Call, Contract, Sharing
@@ -229,8 +230,9 @@ def _meaning(action: WatchedAction, finding: Finding, asked_at: set[str | None])
     if None in asked_at:  # nobody can say where that was asked
         return Unanswered("unreachable")
     moved = action.reach is not None and asked_at != {action.reach}
+    receipt = None if action.receipt == UNVERIFIED else action.receipt
     try:
-        return meaning(action.state, action.receipt, finding, moved=moved)
+        return meaning(action.state, receipt, finding, moved=moved)
     except Exception as error:  # noqa: BLE001 - an adapter's answer that is none of ours stops no other row
         log.error("finding_unreadable", action_id=action.action_id, tool=action.tool, error=type(error).__name__)
         return Unanswered(type(error).__name__)

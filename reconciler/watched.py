@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from counterfoil.ledger.reviews import UNVERIFIED
 from counterfoil.ledger.states import State
 from counterfoil.providers.outcomes import Absent, Finding, Found, Many, Rejected, Succeeded, Uncertain, Unknown
 from counterfoil.providers.reach import MOVED
@@ -66,8 +65,9 @@ Meaning = NothingNew | Unanswered | FoundAfterAll | Duplicate
 
 
 def meaning(state: State, receipt: str | None, finding: Finding, *, moved: bool) -> Meaning:
-    """What the finding means for a settled row. `moved`: what was asked is not surely where its requests went, so that what
-    was not seen there says nothing; what was seen under its key does."""
+    """What the finding means for a settled row. `receipt`: of the effect on record; None: there is none, or only a person
+    vouches for it. `moved`: what was asked is not surely where its requests went, so that what was not seen there says
+    nothing; what was seen under its key does."""
     said = _seen(state, receipt, finding)
     return Unanswered(MOVED) if moved and isinstance(said, NothingNew) else said
 
@@ -103,10 +103,10 @@ def _seen_one(state: State, receipt: str | None, outcome: Succeeded | Rejected |
 def _other(found: tuple[str, ...], receipt: str | None) -> NothingNew | Duplicate:
     """Whether one of these is a second effect. What is on record may still be seen, taken back or not.
 
-    A success that only a person vouches for has no receipt to compare: then two are one too many.
+    Without a receipt there is nothing to compare: then two are one too many.
     """
     effects = set(found)
-    if receipt in (None, UNVERIFIED):
+    if receipt is None:
         return Duplicate(",".join(found)) if len(effects) > 1 else NothingNew()
     return Duplicate(",".join(found)) if effects - {receipt} else NothingNew()
 

@@ -9,6 +9,7 @@ from threading import Barrier, Thread
 from typing import Any
 
 import pytest
+from tests.acceptance.doubts import to_review
 
 from counterfoil import Counterfoil, Of, tool
 from counterfoil.providers.outcomes import Rejected
@@ -259,6 +260,31 @@ def test_what_was_taken_back_may_still_be_seen(
     assert [state(each)[0] for each in (action_id, ticket)] == ["compensated", "compensated"]
     assert alarms() == []
     assert (world.sandbox.count("charges"), world.sandbox.count("refunds")) == (1, 1)
+
+
+def test_a_success_without_a_receipt(world: World, enqueue: Any, cli: Any, alarms: Any, state: Any, sql: Any) -> None:
+    """What only a person vouches for has no receipt: the one object that is found is it, and no second effect."""
+    world.sandbox.jira.fault("504_before_commit", on="issue.create")
+    action_id = enqueue("jira_create", TICKET)
+    world.work()
+    for _ in range(30):
+        if state(action_id)[0] == "ready":
+            break
+        world.advance(1)
+        world.reconcile()
+    world.sandbox.jira.fault("504_after_commit", on="issue.create")
+    world.sandbox.jira.fault("html_503", on="search", times=None)
+    world.advance(5)
+    world.work()
+    to_review(sql, action_id)
+    assert cli("review", "give-up", action_id, "--as-happened", "--reason", "seen")[0] == 0
+    assert sql("SELECT receipt, resent FROM counterfoil.action") == [("unverified", True)]
+    world.sandbox.clear_faults()
+    world.advance(61)
+    before = searches(world)
+    world.reconcile()
+    assert searches(world) > before
+    assert (alarms(), state(action_id)[0], world.sandbox.count("tickets_created")) == ([], "succeeded", 1)
 
 
 def test_a_refusal_that_was_none(world: World, enqueue: Any, state: Any) -> None:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.ledger.reviews import UNVERIFIED
 from counterfoil.ledger.states import State
 from counterfoil.providers.outcomes import Absent, Finding, Found, Many, Rejected, Succeeded, Uncertain, Unknown
 from counterfoil.reconciler.watched import (
@@ -123,7 +122,7 @@ def test_what_has_succeeded_or_was_taken_back(state: State, finding: Finding, sa
 @pytest.mark.parametrize(("finding", "twice"), [(OTHER, False), (Many(("pi_1", "pi_2")), True)])
 def test_a_success_that_only_a_person_vouches_for(finding: Finding, twice: bool) -> None:
     """It has no receipt to compare: what is found is it, and two are one too many."""
-    assert isinstance(meaning(State.SUCCEEDED, UNVERIFIED, finding, moved=False), Duplicate) is twice
+    assert isinstance(meaning(State.SUCCEEDED, None, finding, moved=False), Duplicate) is twice
 
 
 @pytest.mark.parametrize("state", [*NEGATIVE, *POSITIVE])
