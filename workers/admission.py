@@ -200,6 +200,12 @@ class Store:
             log.info("admission_store_back")
         return answer
 
+    def close(self) -> None:
+        """Ends the connection; the next ask opens one."""
+        script, self._script = self._script, None
+        if script is not None:
+            script.registered_client.close()
+
     def _loaded(self) -> Any:
         if self._script is None:
             client = redis.Redis.from_url(

@@ -85,10 +85,23 @@ def test_version(cli: Cli) -> None:
 
 def test_every_verb_has_an_example() -> None:
     """The help of each verb shows at least one command line to copy."""
-    from counterfoil.cli import action, config, correction, db, proposal, provider, review, run, tool
+    from counterfoil.cli import (
+        action,
+        alarm,
+        budget,
+        config,
+        correction,
+        db,
+        outbox,
+        proposal,
+        provider,
+        review,
+        run,
+        tool,
+    )
     from counterfoil.cli.main import app
 
-    nouns = (action, config, correction, db, proposal, provider, review, run, tool)
+    nouns = (action, alarm, budget, config, correction, db, outbox, proposal, provider, review, run, tool)
     for noun in (*(each.app for each in nouns), app):
         for command in noun.registered_commands:
             assert command.callback is not None

@@ -12,7 +12,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from counterfoil.cli import action, alarm, config, correction, db, local, outbox, proposal, provider, review, run, tool
+from counterfoil.cli import (
+    action,
+    alarm,
+    budget,
+    config,
+    correction,
+    db,
+    local,
+    outbox,
+    proposal,
+    provider,
+    review,
+    run,
+    tool,
+)
 from counterfoil.cli.options import group
 from counterfoil.cli.output import complain
 from counterfoil.ledger.errors import ConfigError, CounterfoilError, NotAllowed
@@ -36,7 +50,7 @@ EXTRAS = {
 """The extra that brings a package that the core does without."""
 
 app = group("Counterfoil: one recorded intent, one bounded effect, one discoverable outcome for what agents do.")
-for _noun in (action, run, proposal, review, correction, alarm, outbox, tool, provider, config, db):
+for _noun in (action, run, proposal, review, correction, alarm, outbox, tool, provider, budget, config, db):
     app.add_typer(_noun.app, name=_noun.__name__.rpartition(".")[2])
 for _verb in (local.up, local.down, local.demo, local.relay, local.webhooks, local.sandbox):
     app.command()(_verb)

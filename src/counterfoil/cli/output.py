@@ -30,6 +30,11 @@ def clean(value: object) -> str:
     return "".join(c if unicodedata.category(c) not in _SILENT else " " if c in "\t\n\r" else "" for c in text)
 
 
+def value_text(value: object) -> str:
+    """A setting's value as a person writes it: 10, not 10.0."""
+    return "none" if value is None else f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
 def stamp(at: datetime) -> str:
     """A time as people and programs read it: UTC, whole seconds."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -83,6 +83,14 @@ def broker_url(config: Path | None) -> str:
     return urls.valkey if urls else settings.broker_url()
 
 
+def admission_url(config: Path | None) -> str | None:
+    """Where the fleet's counters are, if they are in a store: what is configured, else the local stack's."""
+    settings = load_settings(config)
+    home = local_home() if settings.admission.url is None and settings.broker.url is None else None
+    urls = local_urls(home) if home else None
+    return urls.valkey if urls else settings.admission_url()
+
+
 @contextmanager
 def open_ledger(config: Path | None, role: Role) -> Iterator[Ledger]:
     """A connection for this command, made at its first statement."""
