@@ -15,6 +15,7 @@ from counterfoil.outbox import backlog
 from counterfoil.outbox.intents import CheckedCall
 from counterfoil.outbox.memory import Memory
 from counterfoil.outbox.pool import LedgerPool, Row, Transaction
+from counterfoil.outbox.results import NextStep
 from counterfoil.outbox.steps import (
     ActionView,
     Attach,
@@ -26,7 +27,6 @@ from counterfoil.outbox.steps import (
     Refused,
     RunView,
     WantedCall,
-    at_limit,
     blocked_by,
     decide,
 )
@@ -132,7 +132,7 @@ class Recorder:
         wanted = call.wanted
         cap = over_cap(transaction, call.checked, place.supersedes)
         if cap is not None:
-            return at_limit(cap)
+            return Blocked(NextStep.LIMIT_REACHED, limit=cap)
         intent = call.checked.at(
             place.step,
             place.revision,
@@ -146,7 +146,7 @@ class Recorder:
         assert found is not None
         if found["found_by"] == "waiting":
             call.checked.rules.backlog.is_full(self._tenant)
-            return at_limit(backlog.SETTING)
+            return Blocked(NextStep.LIMIT_REACHED, limit=backlog.SETTING)
         action_id = str(found["action_id"])
         if found["created"]:
             return Meant(action_id)

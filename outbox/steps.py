@@ -207,7 +207,7 @@ def _run_takes_no_call(view: RunView, _call: WantedCall, handle: HandleView) -> 
     if view.state != "open":
         return Refused(NotAllowed(f"the run is {view.state}.", fix="Open a run with another id for new work."))
     if view.calls_count > handle.limits.calls_max:
-        return at_limit(CALLS)
+        return Blocked(NextStep.LIMIT_REACHED, limit=CALLS)
     return None
 
 
@@ -327,14 +327,14 @@ def _proposals_are_open(view: RunView, call: WantedCall, handle: HandleView) -> 
     """As many proposals of the run wait for people as one task may ask of them."""
     waiting = {action.proposal_id for action in view.actions if action.state in UNDECIDED and action.proposal_id}
     if call.gated and len(waiting) >= handle.limits.proposals_open_max:
-        return at_limit(PROPOSALS_OPEN)
+        return Blocked(NextStep.LIMIT_REACHED, limit=PROPOSALS_OPEN)
     return None
 
 
 def _new_action(view: RunView, call: WantedCall, handle: HandleView) -> Decision | None:
     """9. A new revision under the label, a new label, or the next number."""
     if sum(action.revision for action in view.actions) >= handle.limits.actions_max:
-        return at_limit(ACTIONS)
+        return Blocked(NextStep.LIMIT_REACHED, limit=ACTIONS)
     seq = 1 + max((action.seq or 0 for action in view.actions), default=0)
     if call.step is None:
         numbers = [int(action.step) for action in view.actions if action.step.isdecimal()]
@@ -398,8 +398,3 @@ def _may_be_revised(there: ActionView, call: WantedCall) -> bool:
 def blocked_by(action_id: str, state: State) -> Blocked:
     """Held back until that action moves on, by itself or by a person."""
     return Blocked(NextStep.PERSON if state in WAITS_FOR_PERSON else NextStep.WAIT, by=action_id)
-
-
-def at_limit(setting: str) -> Blocked:
-    """The cap of this setting is reached: waiting in the call does not help."""
-    return Blocked(NextStep.LIMIT_REACHED, limit=setting)
