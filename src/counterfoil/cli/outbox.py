@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import closing, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +18,7 @@ from counterfoil.ledger.errors import ArgumentError, NotFound
 if TYPE_CHECKING:
     from counterfoil.ledger.connection import Ledger
     from counterfoil.outbox.dead import DeadWakeUp, ListedQueue
-    from counterfoil.outbox.gates import GateOf
+    from counterfoil.outbox.gates import Gate
     from counterfoil.settings import Settings
 
 app = group("The outbox: what waits to be published, what holds it back, and wake-ups that nobody could claim.")
@@ -61,7 +65,8 @@ def list_outbox(
             found = list_dead(ledger, tenant=tenant, queue=queue, limit=limit)
             return _print_dead(found, json_=json_)
         queues = [each for each in list_queues(ledger, tenant=tenant) if queue in (None, each.queue)][:limit]
-        shown = [_listed(each, _gate(settings, ledger), settings.relay.high_water) for each in queues]
+        gates = _gates([each.queue for each in queues], settings, ledger, config)
+    shown = [_listed(each, gates.get(each.queue), settings.relay.high_water) for each in queues]
     if json_:
         return as_json(shown)
     table(
@@ -132,15 +137,15 @@ def revive(
     return None
 
 
-def _listed(each: ListedQueue, gate: GateOf | None, high_water: int) -> dict[str, Any]:
-    from counterfoil.outbox.gates import held_by, provider_of
+def _listed(each: ListedQueue, gate: Gate | None, high_water: int) -> dict[str, Any]:
+    from counterfoil.outbox.gates import held_by
 
     held = held_by(
         mode=each.mode,
         due_retries=each.due_retries,
         published=each.published,
         is_served=each.is_served,
-        gate=None if gate is None else gate(provider_of(each.queue)),
+        gate=gate,
         high_water=high_water,
     )
     return {
@@ -157,16 +162,26 @@ def _listed(each: ListedQueue, gate: GateOf | None, high_water: int) -> dict[str
     }
 
 
-def _gate(settings: Settings, ledger: Ledger) -> GateOf | None:
-    """The fleet's limits, where this login knows their Redis."""
-    if settings.admission_url() is None:
-        return None
-    from counterfoil.logs import configure_logs
+def _gates(queues: Sequence[str], settings: Settings, ledger: Ledger, config: Path | None) -> dict[str, Gate]:
+    """What the fleet's limits leave of each queue; none where nobody here knows the store that they are in."""
+    from counterfoil.outbox.gates import provider_of
+    from counterfoil.workers.admission import FleetAdmission, Store
     from counterfoil.workers.live import LiveSettings
-    from counterfoil.workers.setup import admission_from
+    from counterfoil.workers.setup import limits_of
 
-    configure_logs()  # what they log goes to standard error: the answer stays alone on the other
-    return admission_from(settings, LiveSettings(settings, ledger).provider, worker="cli").gate
+    url = place.admission_url(config)
+    if url is None or not queues:
+        return {}
+    given, live = settings.admission, LiveSettings(settings, ledger)
+    store = Store(
+        url=url,
+        key_prefix=settings.broker.key_prefix,
+        timeout_s=given.timeout_s,
+        retry_after_s=given.retry_after_s,
+    )
+    admission = FleetAdmission(limits=lambda name: limits_of(live.provider(name)), worker="", store=store)
+    with closing(store), redirect_stdout(sys.stderr):  # what it logs is no part of the answer
+        return {queue: admission.gate(provider_of(queue)) for queue in queues}
 
 
 def _print_dead(found: list[DeadWakeUp], *, json_: bool) -> None:
