@@ -109,7 +109,7 @@ def duplicate_found(ledger: Ledger, action: WatchedAction, *, evidence: str) -> 
 
 
 def end_blind(ledger: Ledger, *, tools: Tools, batch: int = BATCH) -> list[str]:
-    """Ends the watch of rows of these tools, which have no look-up; returns their ids."""
+    """Ends the watch of due rows of these tools, which have no look-up; returns their ids."""
     if not tools:
         return []
     return [row["action_id"] for row in ledger.rows(_SQL["end_blind_watches"], {**_named(tools), "batch": batch})]

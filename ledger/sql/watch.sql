@@ -73,10 +73,10 @@ ON CONFLICT (kind, subject) WHERE ended_at IS NULL DO NOTHING
 RETURNING alarm_id;
 
 -- name: end_blind_watches
--- Of tools without a look-up: nobody can be asked.
+-- Due, and of a tool without a look-up: nobody can be asked.
 WITH blind AS MATERIALIZED (
   SELECT b.action_id FROM counterfoil.action AS b
-  WHERE b.watch_at IS NOT NULL
+  WHERE b.watch_at <= counterfoil.now()
     AND (b.tool, b.tool_version) IN (SELECT * FROM unnest(CAST(:tools AS text[]), CAST(:versions AS integer[])))
   ORDER BY b.watch_at LIMIT :batch FOR UPDATE SKIP LOCKED
 )

@@ -417,7 +417,7 @@ def test_only_what_is_granted_is_asked(world: World, use_tools: Any, enqueue: An
 
 
 def test_nobody_can_be_asked(world: World, use_tools: Any, enqueue: Any, sql: Any) -> None:
-    """A tool without a look-up is not watched: the first tick ends that, due or not."""
+    """A tool without a look-up is not watched: that ends when its row is due for the first time."""
 
     @tool(cls="irreversible", effect="call", target="order", once_per=None, provider="phone", audience=["customer"],
           approval="never", uncertain="operator_review")  # fmt: skip
@@ -428,8 +428,11 @@ def test_nobody_can_be_asked(world: World, use_tools: Any, enqueue: Any, sql: An
     use_tools(ring)
     enqueue("ring", {"order": "1182"})
     world.settle()
-    watched = "SELECT state, watched_since IS NULL, watch_at IS NULL FROM counterfoil.action"
-    assert sql(watched) == [("permanent_failure", False, True)]
+    watched = "SELECT state, watch_at IS NOT NULL FROM counterfoil.action"
+    assert sql(watched) == [("permanent_failure", True)]
+    world.advance(1801)
+    world.reconcile()
+    assert sql(watched) == [("permanent_failure", False)]
 
 
 def test_an_undo_that_landed_after_all(

@@ -164,11 +164,8 @@ def test_two_claim_at_once(rows: Rows, at_once: Callable[[Sequence[Callable[[], 
     ids = [action.action_id for batch in got for action in batch]
     assert sorted(ids) == sorted(made)
     [action] = [action for batch in got for action in batch if action.action_id == ids[0]]
-    assert (action.state, action.key, round(action.age_s)) == (
-        State.PERMANENT_FAILURE,
-        rows.read(ids[0])["key"],
-        3600,
-    )
+    assert (action.state, action.key) == (State.PERMANENT_FAILURE, rows.read(ids[0])["key"])
+    assert 3600 <= action.age_s < 3700
 
 
 def test_one_group_at_a_time(rows: Rows, ledger: Ledger) -> None:
@@ -294,9 +291,8 @@ def test_what_was_found_after_all_is_not_given_up(rows: Rows, ledger: Ledger) ->
 
 
 def test_blind_and_orphaned_rows_leave_the_watch(rows: Rows, ledger: Ledger) -> None:
-    """Rows whose tool has no look-up go at once; those whose tool nobody has, once they are long due."""
+    """Rows whose tool has no look-up go when they are due; those whose tool nobody has, once they are long due."""
     blind = [settled(rows, "t_blind") for _ in range(3)]
-    rows.execute(blind[0], "watch_at = counterfoil.now() + interval '1 minute'")
     orphan, fresh = settled(rows, "t_orphan"), settled(rows, "t_orphan")
     rows.execute(orphan, "watch_at = counterfoil.now() - interval '2 hours'")
     assert sorted(watch.end_blind(ledger, tools=[("t_blind", 1)])) == sorted(blind)
