@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from counterfoil.ledger.errors import ConfigError, LedgerUnavailable
 
@@ -36,18 +36,25 @@ def load_settings(config: Path | None) -> Settings:
     """
     from counterfoil.settings import Settings  # here, not above: `--help` needs no pydantic
 
+    file, over = sources(config)
+    return Settings.load(file, over=over)
+
+
+def sources(config: Path | None) -> tuple[Path | None, Mapping[str, Any] | None]:
+    """The file of the settings in force here (None: the usual one), and what stands in place of its tables."""
+    from counterfoil.settings import Settings
+
     home = None if config is not None or os.environ.get("COUNTERFOIL_CONFIG") else local_home()
     generated = home.path / "counterfoil.toml" if home else None
     if home is None or generated is None or not generated.is_file():
-        return Settings.load(config)
+        return config, None
     if not Path("counterfoil.toml").exists():
-        return Settings.load(generated)
-    settings = Settings.load()
-    if settings.database.url is not None or not _runs(home):
-        return settings
+        return generated, None
+    if Settings.load().database.url is not None or not _runs(home):
+        return None, None
     from counterfoil.stack.project import local_parts
 
-    return Settings.load(over=local_parts(home, Path()))
+    return None, local_parts(home, Path())
 
 
 def database_url(config: Path | None, role: Role) -> str:
