@@ -14,15 +14,16 @@ if not now then
 end
 
 local SLOT_MS, MINUTE_SLOTS, HEALTH_SLOTS, HOUR_MS, HOURS_KEPT = 5000, 12, 10, 3600000, 25
-local BURST_S, RAMP_FACTOR, RAMP_PER_OUTAGE, RAMP_MAX_MS, RAMP_MIN_PER_S = 0.1, 1.2, 10, 600000, 5
+local BURST_S, RAMP_FACTOR, RAMP_PER_OUTAGE, RAMP_MAX_MS, RAMP_MIN_PER_S, RUN_FACTOR = 0.1, 1.12, 10, 600000, 5, 2
 local WORKERS_MS, LEASE_MAX_MS, WAIT_MAX_MS, TENANTS_MAX = 60000, 600000, 60000, 500
 local KEPT_MS = HOURS_KEPT * HOUR_MS
 local share = type(limits.tenant_share) == 'number' and limits.tenant_share or nil -- JSON's null is not nil here
 
 local function fresh()
   return { born = now, tokens = limits.tokens_max, tokens_at = now, rate = 1, rate_at = now, look = 1, look_at = now,
-           tenants = {}, leases = {}, workers = {}, minute = {}, health = {}, breaker = 'closed', opened_at = 0,
-           open_until = 0, openings = 0, base_per_s = 0, probe = '', probe_until = 0, ramp_until = 0, hours = {} }
+           tenants = {}, leases = {}, workers = {}, minute = {}, health = {}, run = 0, good_at = 0,
+           breaker = 'closed', opened_at = 0, open_until = 0, openings = 0, base_per_s = 0, probe = '', probe_until = 0,
+           probes = {}, ramp_until = 0, hours = {} }
 end
 
 -- What another program, another version or a mistake has left under the key counts as nothing.
@@ -58,19 +59,29 @@ end
 local function slot_key(at) return string.format('%.0f', at) end
 
 local function rate_per_s()
-  if now < s.ramp_until then
-    return math.min(limits.rate_per_s, math.max(RAMP_MIN_PER_S, s.base_per_s * RAMP_FACTOR))
+  if now >= s.ramp_until or s.base_per_s <= 0 then return limits.rate_per_s end
+  return math.min(limits.rate_per_s, math.max(RAMP_MIN_PER_S, s.base_per_s * RAMP_FACTOR))
+end
+
+local function usual_per_s()
+  if s.breaker ~= 'closed' or now < s.ramp_until then return s.base_per_s end
+  local newest, answered = math.floor(now / SLOT_MS), {}
+  for slot, counts in pairs(s.minute) do
+    if tonumber(slot) < newest and counts[3] > 0 then answered[#answered + 1] = counts[3] end
   end
-  return limits.rate_per_s
+  if #answered == 0 then return 0 end
+  table.sort(answered)
+  return answered[math.floor(#answered / 2) + 1] * 1000 / SLOT_MS
 end
 
 local function turn()
   s.tokens_at, s.rate_at, s.look_at = math.min(s.tokens_at, now), math.min(s.rate_at, now), math.min(s.look_at, now)
-  s.born, s.opened_at = math.min(s.born, now), math.min(s.opened_at, now)
+  s.born, s.opened_at, s.good_at = math.min(s.born, now), math.min(s.opened_at, now), math.min(s.good_at, now)
   s.open_until = math.min(s.open_until, now + limits.open_max_ms)
   s.ramp_until = math.min(s.ramp_until, now + RAMP_MAX_MS)
   s.probe_until = math.min(s.probe_until, now + LEASE_MAX_MS)
-  s.leases = keep(s.leases, function(_, till) return now < till and till <= now + LEASE_MAX_MS end)
+  local function lasts(_, till) return now < till and till <= now + LEASE_MAX_MS end
+  s.leases, s.probes = keep(s.leases, lasts), keep(s.probes, lasts)
   s.workers = keep(s.workers, function(_, at) return now - WORKERS_MS < at and at <= now end)
   local function recent(newest, slots)
     return function(key) return newest - slots < tonumber(key) and tonumber(key) <= newest end
@@ -141,9 +152,10 @@ local function give(tenant, tokens)
   if size(s.tenants) > TENANTS_MAX then drop_fullest() end
 end
 
-local function tally(key, firsts, retries)
-  local counts = s.minute[key] or { 0, 0 }
-  s.minute[key] = { math.max(0, counts[1] + firsts), math.max(0, counts[2] + retries) }
+local function tally(firsts, retries, answered)
+  local key = slot_key(math.floor(now / SLOT_MS))
+  local counts = s.minute[key] or { 0, 0, 0 }
+  s.minute[key] = { math.max(0, counts[1] + firsts), math.max(0, counts[2] + retries), counts[3] + answered }
 end
 
 local function closed(ticket)
@@ -172,30 +184,31 @@ local function take(ask)
   s.rate = s.rate - 1
   give(ask[2], -cost_of(ask[1]))
   local first = ask[1] == 'first'
-  tally(slot_key(math.floor(now / SLOT_MS)), first and 1 or 0, first and 0 or 1)
+  tally(first and 1 or 0, first and 0 or 1, 0)
   count(first and 'firsts' or 'retries')
 end
 
 local function open_breaker()
   if s.breaker == 'closed' then
-    s.opened_at, s.openings = now, 0
-    if now >= s.ramp_until then
-      local firsts, retries = last_minute()
-      s.base_per_s = (firsts + retries) * 1000 / math.max(1000, math.min(now - s.born, SLOT_MS * MINUTE_SLOTS))
-    end
+    s.base_per_s = usual_per_s()
+    local since = now - s.good_at
+    s.opened_at = 0 < since and since <= RAMP_MAX_MS and s.good_at or now
+    s.openings = 0
   end
   s.openings = s.openings + 1
-  s.breaker, s.probe, s.probe_until = 'open', '', 0
+  s.breaker, s.probe, s.probe_until, s.probes = 'open', '', 0, {}
   s.open_until = now + math.min(limits.open_max_ms, limits.open_ms * 2 ^ math.min(s.openings - 1, 20))
 end
 
 local function close_breaker()
-  s.breaker, s.probe, s.probe_until, s.openings, s.health = 'closed', '', 0, 0, {}
-  s.ramp_until = now + math.min(RAMP_PER_OUTAGE * (now - s.opened_at), RAMP_MAX_MS)
+  s.breaker, s.probe, s.probe_until, s.probes, s.openings = 'closed', '', 0, {}, 0
+  s.health, s.run, s.good_at = {}, 0, now
+  s.ramp_until = math.max(s.ramp_until, now + math.min(RAMP_PER_OUTAGE * (now - s.opened_at), RAMP_MAX_MS))
 end
 
 local function settle(kind, tenant, result)
   local cost, first = cost_of(kind), kind == 'first'
+  if result == 'ok' or result == 'refused' then tally(0, 0, 1) end
   if result == 'ok' then
     give(tenant, 2 * cost + limits.refill_per_success)
   elseif result == 'refused' then
@@ -207,15 +220,15 @@ local function settle(kind, tenant, result)
   elseif result == 'unused' then
     give(tenant, cost)
     s.rate = math.min(math.max(1, rate_per_s() * BURST_S), s.rate + 1)
-    tally(slot_key(math.floor(now / SLOT_MS)), first and -1 or 0, first and 0 or -1)
+    tally(first and -1 or 0, first and 0 or -1, 0)
   end
 end
 
 local function judge(ticket, result)
   if result == 'unused' then return end
   local bad = result == 'timeout' or result == 'not_sent'
-  if s.breaker == 'half' and s.probe == ticket then
-    if bad then open_breaker() else close_breaker() end
+  if s.breaker == 'half' and s.probes[ticket] then
+    if not bad then close_breaker() elseif s.probe == ticket then open_breaker() end
   elseif s.breaker == 'closed' then
     local key = slot_key(math.floor(now * HEALTH_SLOTS / limits.window_ms))
     local counts = s.health[key] or { 0, 0 }
@@ -224,7 +237,20 @@ local function judge(ticket, result)
     for _, c in pairs(s.health) do
       answers, failures = answers + c[1], failures + c[2]
     end
-    if failures >= limits.failures_min and failures >= limits.failure_ratio * (answers + failures) then open_breaker() end
+    s.run = bad and s.run + 1 or 0
+    if not bad then s.good_at = now end
+    if s.run >= RUN_FACTOR * limits.failures_min
+      or (failures >= limits.failures_min and failures >= limits.failure_ratio * (answers + failures)) then
+      open_breaker()
+    end
+  end
+end
+
+local function recall(born, usual, failing)
+  if born == s.born then return end
+  if failing and s.opened_at <= 0 and s.good_at <= 0 then open_breaker() end
+  if usual > 0 and s.base_per_s <= 0 and usual_per_s() <= 0 then
+    s.base_per_s, s.ramp_until = usual, now + RAMP_MAX_MS
   end
 end
 
@@ -232,6 +258,7 @@ local ops = {}
 
 function ops.admit()
   s.workers[asked.worker] = now
+  if type(asked.recalled) == 'table' then recall(unpack(asked.recalled)) end
   local held, said = closed(asked.ticket), {}
   for i, ask in ipairs(asked.asks) do
     local no = held or one(ask)
@@ -241,14 +268,15 @@ function ops.admit()
     else
       take(ask)
       if s.breaker == 'half' then
-        s.probe, s.probe_until = asked.ticket, now + asked.lease_ms
+        s.probe, s.probe_until = asked.ticket, now + math.min(asked.lease_ms, limits.open_max_ms)
+        s.probes[asked.ticket] = now + math.min(asked.lease_ms, LEASE_MAX_MS)
         held = { 'breaker', limits.open_ms }
       end
       s.leases[asked.ticket] = now + math.min(asked.lease_ms, LEASE_MAX_MS)
       said[i] = { false, 0 }
     end
   end
-  return { said = said, processes = size(s.workers) }
+  return { said = said, processes = size(s.workers), born = s.born, usual_per_s = usual_per_s() }
 end
 
 function ops.report()
@@ -257,7 +285,7 @@ function ops.report()
     judge(asked.ticket, result[3])
   end
   if asked.done then
-    s.leases[asked.ticket] = nil
+    s.leases[asked.ticket], s.probes[asked.ticket] = nil, nil
     if s.probe == asked.ticket then s.probe, s.probe_until = '', 0 end
   end
   return { go_on = s.breaker == 'closed' }
@@ -277,9 +305,9 @@ end
 
 function ops.seen()
   local firsts, retries = last_minute()
-  return { breaker = s.breaker, open_in_ms = open_in(), tokens = s.tokens, rate = s.rate, rate_per_s = rate_per_s(),
-           look = s.look, in_flight = size(s.leases), processes = size(s.workers), firsts = firsts, retries = retries,
-           hours = s.hours }
+  return { born = s.born, usual_per_s = usual_per_s(), breaker = s.breaker, open_in_ms = open_in(), tokens = s.tokens,
+           rate = s.rate, rate_per_s = rate_per_s(), look = s.look, in_flight = size(s.leases),
+           processes = size(s.workers), firsts = firsts, retries = retries, hours = s.hours }
 end
 
 local function answer()

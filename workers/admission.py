@@ -7,24 +7,19 @@ wait in Postgres; there, too, the caps on attempts and the deadlines are kept, w
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any, Protocol
 from uuid import uuid4
-
-import redis
-import structlog
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from zlib import crc32
 
 from counterfoil.ledger.claims import WaitingAction
 from counterfoil.outbox.gates import Gate
 from counterfoil.workers.kinds import Ask, Kind, Reason, Result
 from counterfoil.workers.limiter import HOUR_MS, Limiter, Limits, Said
+from counterfoil.workers.store import Store, StoreAway
 
 __all__ = [
     "Admission",
@@ -36,17 +31,23 @@ __all__ = [
     "Peek",
     "Refusal",
     "Result",
+    "Store",
+    "StoreAway",
     "Ticket",
     "Unlimited",
 ]
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.admission")
 
 AHEAD_S = 0.5
 """The relay publishes what the rate lets through within this: more would only be put back by the workers."""
 
 AWAY_WAIT_S = 5.0
-"""A retry that meets an absent store looks again after this."""
+"""What meets an absent store looks again after this: a retry whether it is back, a first attempt for another process."""
+
+PROBE_ANSWER_S = 0.2
+"""While a call finds out whether a provider is back, the relay asks this often whether it has."""
+
+REMEMBERED_S = 60.0
+"""A process goes by what it has seen of a failing provider for so long when nobody else knows."""
 
 FAILURES = frozenset({Result.TIMEOUT, Result.NOT_SENT, Result.THROTTLE})
 """Told at once, since the rest of the batch may depend on it; all else with the batch's end."""
@@ -162,67 +163,21 @@ class Unlimited:
         return Gate(firsts=1_000_000, retries=1_000_000)
 
 
-class StoreAway(Exception):
-    """The store did not answer, or not as it should."""
+@dataclass(slots=True)
+class _Memory:
+    """What one process knows of a provider, should the store lose it."""
 
+    processes: int = 0
+    """Of the fleet; 0 = unknown."""
+    born: float = 0.0
+    usual_per_s: float = 0.0
+    failed_at: float = float("-inf")
+    """When this process's last call failed; long ago = it did not."""
+    held_at: float = float("-inf")
+    """When the breaker was last said to be open."""
 
-@dataclass(slots=True, kw_only=True)
-class Store:
-    """The script in Redis. Leaves a store that failed alone for a while, so that no batch waits for it."""
-
-    url: str
-    key_prefix: str
-    timeout_s: float
-    retry_after_s: float
-    monotonic: Callable[[], float] = time.monotonic
-    now_ms: Callable[[], float] | None = None
-    """Tests and simulations only: else the server's clock counts."""
-    _script: Any = None
-    _away_until: float = float("-inf")
-    _is_away: bool = False
-
-    def ask(self, op: str, provider: str, limits: Limits, asked: dict[str, Any]) -> Any:
-        """One round trip. Raises `StoreAway`."""
-        if self.monotonic() < self._away_until:
-            raise StoreAway
-        now = "" if self.now_ms is None else repr(self.now_ms())
-        try:
-            said = self._loaded()(
-                keys=[f"{self.key_prefix}admission:{provider}"],
-                args=[op, json.dumps(_plain(limits)), json.dumps(asked), now],
-            )
-            answer = json.loads(said)
-        except (redis.RedisError, OSError, ValueError) as error:
-            self._gone(type(error).__name__)
-            raise StoreAway from error
-        if self._is_away:
-            self._is_away = False
-            log.info("admission_store_back")
-        return answer
-
-    def close(self) -> None:
-        """Ends the connection; the next ask opens one."""
-        script, self._script = self._script, None
-        if script is not None:
-            script.registered_client.close()
-
-    def _loaded(self) -> Any:
-        if self._script is None:
-            client = redis.Redis.from_url(
-                self.url,
-                socket_timeout=self.timeout_s,
-                socket_connect_timeout=self.timeout_s,
-                retry=Retry(NoBackoff(), 0),
-            )
-            text = (files("counterfoil.workers") / "admission.lua").read_text(encoding="utf-8")
-            self._script = client.register_script(text)
-        return self._script
-
-    def _gone(self, why: str) -> None:
-        self._away_until = self.monotonic() + self.retry_after_s
-        if not self._is_away:
-            self._is_away = True
-            log.error("admission_store_away", error=why)
+    def hear(self, said: dict[str, Any]) -> None:
+        self.born, self.usual_per_s = said["born"], said["usual_per_s"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -236,13 +191,13 @@ class FleetAdmission:
     """None: there is none, and this process goes by the limits as if it were the fleet."""
     monotonic: Callable[[], float] = time.monotonic
     _own: dict[str, Limiter] = field(default_factory=dict)
-    _processes: dict[str, int] = field(default_factory=dict)
-    """Of the fleet, when the store was last heard of."""
+    _memory: dict[str, _Memory] = field(default_factory=dict)
 
     def admit(self, provider: str, batch: Sequence[WaitingAction], *, lease_s: float) -> Ticket:
         """See `Admission`."""
         ticket, asks = Ticket(provider=provider), [Ask(kind_of(action), action.tenant) for action in batch]
         lease_ms = min(lease_s, 600.0) * 1000
+        memory, now_s = self._of(provider), self.monotonic()
         try:
             said = self._ask(
                 "admit",
@@ -251,10 +206,14 @@ class FleetAdmission:
                 worker=self.worker,
                 lease_ms=lease_ms,
                 asks=[[ask.kind, ask.tenant] for ask in asks],
+                recalled=[memory.born, memory.usual_per_s, now_s - memory.failed_at < REMEMBERED_S],
             )
-            self._processes[provider] = said["processes"]
+            memory.processes = said["processes"]
+            memory.hear(said)
+            self._own.pop(provider, None)
             ticket.by_store = True
             answers = [Said(reason or None, wait_ms) for reason, wait_ms in said["said"]]
+            memory.held_at = now_s if any(answer.reason == "breaker" for answer in answers) else float("-inf")
         except StoreAway:
             limiter, now, limits = self._share(provider)
             answers = limiter.admit(
@@ -266,13 +225,17 @@ class FleetAdmission:
                 ticket.waiting[action.action_id] = ask
             else:
                 wait_s = answer.wait_ms / 1000
-                away = not ticket.by_store and ask.kind is not Kind.FIRST
-                ticket.refused.append((action, Refusal(answer.reason, AWAY_WAIT_S if away else wait_s)))
+                if not ticket.by_store and self.store is not None:
+                    wait_s = AWAY_WAIT_S if ask.kind is not Kind.FIRST else min(wait_s, AWAY_WAIT_S)
+                ticket.refused.append((action, Refusal(answer.reason, wait_s)))
         return ticket
 
     def report(self, ticket: Ticket, action: WaitingAction, result: Result) -> bool:
         """See `Admission`."""
         ticket.told_at_end.append((ticket.waiting.pop(action.action_id), result))
+        if result is not Result.UNUSED:
+            failed = result in (Result.TIMEOUT, Result.NOT_SENT)
+            self._of(ticket.provider).failed_at = self.monotonic() if failed else float("-inf")
         return True if result not in FAILURES else self._tell(ticket, done=False)
 
     def close(self, ticket: Ticket) -> None:
@@ -305,19 +268,24 @@ class FleetAdmission:
     def gate(self, provider: str) -> Gate:
         """See `Admission`."""
         try:
-            seen, limits, known = self._ask("seen", provider), self.limits(provider), True
+            seen, limits = self._ask("seen", provider), self.limits(provider)
+            self._of(provider).hear(seen)
         except StoreAway:
+            if self.store is not None:  # the processes keep to their shares: this is what all of them may do together
+                per_s = self.limits(provider).ramp_per_s(self._of(provider).usual_per_s)
+                return Gate(firsts=max(1, math.floor(per_s * AHEAD_S)), retries=0, known=False)
             limiter, now, limits = self._share(provider)
-            seen, known = limiter.seen(now, limits), self.store is None
-        if seen["open_in_ms"] > 0:
-            return Gate(open_in_s=seen["open_in_ms"] / 1000, firsts=0, retries=0, known=known)
+            seen = limiter.seen(now, limits)
+        open_in_s = seen["open_in_ms"] / 1000
         if seen["breaker"] == "half":
-            return Gate(firsts=1, retries=1, known=known)
+            return Gate(open_in_s=min(open_in_s, PROBE_ANSWER_S), firsts=1, retries=1)
+        if open_in_s > 0:
+            return Gate(open_in_s=open_in_s, firsts=0, retries=0)
         room = max(1, math.floor(seen["rate"] + seen["rate_per_s"] * AHEAD_S))
         cheapest = max(min(limits.cost_after_throttle, limits.cost_after_timeout), 1e-9)
         ratio_room = max(limits.ratio_max * seen["firsts"], limits.retries_per_min_min) - seen["retries"]
         retries = max(0, math.floor(min(room, seen["tokens"] / cheapest, ratio_room)))
-        return Gate(firsts=room, retries=retries, known=known)
+        return Gate(firsts=room, retries=retries)
 
     def peek(self, provider: str) -> Peek | None:
         """What there is to see; None while the store is away."""
@@ -363,12 +331,25 @@ class FleetAdmission:
             raise StoreAway
         return self.store.ask(op, provider, self.limits(provider), asked)
 
+    def _of(self, provider: str) -> _Memory:
+        return self._memory.setdefault(provider, _Memory())
+
     def _share(self, provider: str) -> tuple[Limiter, float, Limits]:
         """What this process may do by itself. A fleet of which nothing is known is taken to be as large as it may be."""
-        limits, now = self.limits(provider), self.monotonic() * 1000
-        if self.store is not None:
-            limits = limits.share(self._processes.get(provider, limits.concurrency_max))
-        return self._own.setdefault(provider, Limiter.fresh(now, limits)), now, limits
+        limits, now_s = self.limits(provider), self.monotonic()
+        if self.store is None:
+            return self._own.setdefault(provider, Limiter.fresh(now_s * 1000, limits)), now_s * 1000, limits
+        memory = self._of(provider)
+        limits = limits.share(memory.processes or limits.concurrency_max, memory.usual_per_s)
+        own = self._own.get(provider)
+        if own is None:
+            own = self._own[provider] = Limiter.fresh(now_s * 1000, limits)
+            own.rate = (
+                crc32(self.worker.encode()) / 2**32
+            )  # or all processes would begin with a call in the same moment
+            if now_s - max(memory.failed_at, memory.held_at) < REMEMBERED_S:
+                own.trip(now_s * 1000, limits)
+        return own, now_s * 1000, limits
 
 
 def kind_of(action: WaitingAction) -> Kind:
@@ -378,10 +359,6 @@ def kind_of(action: WaitingAction) -> Kind:
     if action.attempt_count > 0 or action.in_doubt:
         return Kind.AFTER_TIMEOUT
     return Kind.AFTER_THROTTLE if action.not_sent_count > 0 else Kind.FIRST
-
-
-def _plain(limits: Limits) -> dict[str, Any]:
-    return {name: getattr(limits, name) for name in limits.__dataclass_fields__}
 
 
 def _hour(hour: int, counts: dict[str, float]) -> HourSeen:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from counterfoil.workers.kinds import Ask, Kind, Reason, Result
+from counterfoil.workers.fleet_limits import Limits, Recalled, Said
+from counterfoil.workers.kinds import Ask, Kind, Result
+
+__all__ = ["HOUR_MS", "Limiter", "Limits", "Recalled", "Said"]
 
 SLOT_MS = 5_000
 MINUTE_SLOTS = 12
@@ -27,12 +30,14 @@ HOURS_KEPT = 25
 BURST_S = 0.1
 """This much of a second's rate may go at once: a batch, and not a wave."""
 
-RAMP_FACTOR = 1.2
 RAMP_PER_OUTAGE = 10
 RAMP_MAX_MS = 600_000
-RAMP_MIN_PER_S = 5.0
-"""After an outage the rate is held to 1.2 times what it was before, for ten times as long as the outage took, at most ten
-minutes: what has waited goes out as a slope. Never below five a second, which is no load."""
+"""After an outage the rate is held to about what it was before, for ten times as long as it took, at most ten minutes:
+what has waited goes out as a slope."""
+
+RUN_FACTOR = 2
+"""The breaker opens, too, when this many times `failures_min` calls in a row have failed, whatever the window still remembers
+of better times: a busy fleet would else send hundreds into an outage."""
 
 WORKERS_MS = 60_000
 """A process that asked within the last minute belongs to the fleet."""
@@ -43,52 +48,6 @@ LEASE_MAX_MS = 600_000
 WAIT_MAX_MS = 60_000
 TENANTS_MAX = 500
 """Buckets of tenants that are kept; those that lack least go first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """One provider's limits; see `[providers.NAME]` for what they mean and why they are as they are."""
-
-    tokens_max: float
-    refill_per_success: float
-    refill_per_min: float
-    cost_after_timeout: float
-    cost_after_throttle: float
-    ratio_max: float
-    retries_per_min_min: float
-    tenant_share: float | None
-    rate_per_s: float
-    concurrency_max: int
-    lookups_per_s: float
-    failures_min: int
-    failure_ratio: float
-    window_ms: float
-    open_ms: float
-    open_max_ms: float
-
-    def cost(self, kind: Kind) -> float:
-        """What a retry of this kind must find in the bucket."""
-        match kind:
-            case Kind.AFTER_TIMEOUT:
-                return self.cost_after_timeout
-            case Kind.AFTER_THROTTLE:
-                return self.cost_after_throttle
-            case _:
-                return 0.0
-
-    def share(self, processes: int) -> Limits:
-        """What one of so many processes may do by itself: its part of the rate, and no retry."""
-        return replace(
-            self, tokens_max=0.0, refill_per_min=0.0, tenant_share=None, rate_per_s=self.rate_per_s / max(1, processes)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """The answer to one ask: go (no reason), or why not, and when to ask again at the earliest."""
-
-    reason: Reason | None = None
-    wait_ms: float = 0.0
 
 
 @dataclass(slots=True)
@@ -107,17 +66,26 @@ class Limiter:
     """Buckets that are not full, with when they were counted."""
     leases: dict[str, float] = field(default_factory=dict)
     workers: dict[str, float] = field(default_factory=dict)
-    minute: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """First attempts and retries by slot."""
+    minute: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+    """First attempts, retries and calls that were answered well, by slot."""
     health: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Answers and failures by slot."""
+    run: float = 0.0
+    """Failures since the last answer."""
+    good_at: float = 0.0
+    """When it last answered."""
     breaker: str = "closed"
     opened_at: float = 0.0
     open_until: float = 0.0
     openings: int = 0
     base_per_s: float = 0.0
+    """What was usual before the outage; 0 = unknown."""
     probe: str = ""
+    """The newest one's ticket."""
     probe_until: float = 0.0
+    """No other one before."""
+    probes: dict[str, float] = field(default_factory=dict)
+    """All that may still be answered."""
     ramp_until: float = 0.0
     hours: dict[int, dict[str, float]] = field(default_factory=dict)
 
@@ -129,11 +97,21 @@ class Limiter:
     # What is asked of it
 
     def admit(
-        self, now: float, limits: Limits, *, ticket: str, worker: str, lease_ms: float, asks: Sequence[Ask]
+        self,
+        now: float,
+        limits: Limits,
+        *,
+        ticket: str,
+        worker: str,
+        lease_ms: float,
+        asks: Sequence[Ask],
+        recalled: Recalled | None = None,
     ) -> list[Said]:
         """An answer for each ask of one batch, in order. What goes takes its rate and cost; the batch takes one lease."""
         self._turn(now, limits)
         self.workers[worker] = now
+        if recalled is not None and recalled.born != self.born:
+            self._recall(now, limits, recalled)
         closed = self._closed(now, limits, ticket)
         said = []
         for ask in asks:
@@ -141,7 +119,9 @@ class Limiter:
             if answer.reason is None:
                 self._take(now, limits, ask)
                 if self.breaker == "half":
-                    self.probe, self.probe_until = ticket, now + lease_ms
+                    # one that hangs must not keep the next from finding out that the provider is back
+                    self.probe, self.probe_until = ticket, now + min(lease_ms, limits.open_max_ms)
+                    self.probes[ticket] = now + min(lease_ms, LEASE_MAX_MS)
                     closed = Said("breaker", limits.open_ms)
                 self.leases[ticket] = now + min(lease_ms, LEASE_MAX_MS)
             else:
@@ -159,6 +139,7 @@ class Limiter:
             self._judge(now, limits, ticket, result)
         if done:
             self.leases.pop(ticket, None)
+            self.probes.pop(ticket, None)
             if self.probe == ticket:
                 self.probe, self.probe_until = "", 0.0
         return self.breaker == "closed"
@@ -181,6 +162,8 @@ class Limiter:
         self._turn(now, limits)
         firsts, retries = self._last_minute()
         return {
+            "born": self.born,
+            "usual_per_s": self.usual_per_s(now),
             "breaker": self.breaker,
             "open_in_ms": self._open_in(now),
             "tokens": self.tokens,
@@ -194,6 +177,21 @@ class Limiter:
             "hours": {str(hour): dict(counts) for hour, counts in self.hours.items()},
         }
 
+    def usual_per_s(self, now: float) -> float:
+        """Calls per second that the provider has answered while it was well: half of the last minute's slots had more. 0 =
+        unknown. The slot that has just begun says nothing yet."""
+        if self.breaker != "closed" or now < self.ramp_until:
+            return self.base_per_s
+        newest = math.floor(now / SLOT_MS)
+        answered = sorted(counts[2] for slot, counts in self.minute.items() if slot < newest and counts[2] > 0)
+        return answered[len(answered) // 2] * 1000 / SLOT_MS if answered else 0.0
+
+    def trip(self, now: float, limits: Limits) -> None:
+        """Opens the breaker on what is known from elsewhere."""
+        self._turn(now, limits)
+        if self.breaker == "closed":
+            self._open(now, limits)
+
     # Time passes
 
     def _turn(self, now: float, limits: Limits) -> None:
@@ -201,11 +199,12 @@ class Limiter:
         self.tokens_at, self.rate_at, self.look_at = (
             min(at, now) for at in (self.tokens_at, self.rate_at, self.look_at)
         )
-        self.born, self.opened_at = min(self.born, now), min(self.opened_at, now)
+        self.born, self.opened_at, self.good_at = (min(at, now) for at in (self.born, self.opened_at, self.good_at))
         self.open_until = min(self.open_until, now + limits.open_max_ms)
         self.ramp_until = min(self.ramp_until, now + RAMP_MAX_MS)
         self.probe_until = min(self.probe_until, now + LEASE_MAX_MS)
         self.leases = {k: until for k, until in self.leases.items() if now < until <= now + LEASE_MAX_MS}
+        self.probes = {k: until for k, until in self.probes.items() if now < until <= now + LEASE_MAX_MS}
         self.workers = {k: at for k, at in self.workers.items() if now - WORKERS_MS < at <= now}
         slot = math.floor(now / SLOT_MS)
         self.minute = {k: v for k, v in self.minute.items() if slot - MINUTE_SLOTS < k <= slot}
@@ -223,9 +222,14 @@ class Limiter:
             self.breaker, self.probe, self.probe_until = "half", "", 0.0
 
     def _rate_per_s(self, now: float, limits: Limits) -> float:
-        if now < self.ramp_until:
-            return min(limits.rate_per_s, max(RAMP_MIN_PER_S, self.base_per_s * RAMP_FACTOR))
-        return limits.rate_per_s
+        return limits.ramp_per_s(self.base_per_s) if now < self.ramp_until else limits.rate_per_s
+
+    def _recall(self, now: float, limits: Limits, recalled: Recalled) -> None:
+        """The store has lost what it knew, perhaps amid an outage: what it does not know it takes from whoever does."""
+        if recalled.failing and self.opened_at <= 0 and self.good_at <= 0:
+            self._open(now, limits)
+        if recalled.usual_per_s > 0 and self.base_per_s <= 0 and self.usual_per_s(now) <= 0:
+            self.base_per_s, self.ramp_until = recalled.usual_per_s, now + RAMP_MAX_MS
 
     # May it go?
 
@@ -269,13 +273,21 @@ class Limiter:
         self.rate -= 1
         self._give(now, limits, ask.tenant, -limits.cost(ask.kind))
         is_first = ask.kind is Kind.FIRST
-        slot = math.floor(now / SLOT_MS)
-        firsts, retries = self.minute.get(slot, (0.0, 0.0))
-        self.minute[slot] = (firsts + is_first, retries + (not is_first))
+        self._tally(now, is_first, not is_first, 0)
         self._count(now, "firsts" if is_first else "retries")
 
+    def _tally(self, now: float, firsts: float, retries: float, answered: float) -> None:
+        slot = math.floor(now / SLOT_MS)
+        counts = self.minute.get(slot, (0.0, 0.0, 0.0))
+        self.minute[slot] = (
+            max(0.0, counts[0] + firsts),
+            max(0.0, counts[1] + retries),
+            counts[2] + answered,
+        )
+
     def _last_minute(self) -> tuple[float, float]:
-        return sum(firsts for firsts, _ in self.minute.values()), sum(retries for _, retries in self.minute.values())
+        counts = self.minute.values()
+        return sum(firsts for firsts, _, _ in counts), sum(retries for _, retries, _ in counts)
 
     # The bucket
 
@@ -301,6 +313,8 @@ class Limiter:
 
     def _settle(self, now: float, limits: Limits, ask: Ask, result: Result) -> None:
         cost = limits.cost(ask.kind)
+        if result in (Result.OK, Result.REFUSED):
+            self._tally(now, 0, 0, 1)
         match result:
             case Result.OK:
                 self._give(now, limits, ask.tenant, 2 * cost + limits.refill_per_success)
@@ -313,10 +327,8 @@ class Limiter:
             case Result.UNUSED:
                 self._give(now, limits, ask.tenant, cost)
                 self.rate = min(max(1.0, self._rate_per_s(now, limits) * BURST_S), self.rate + 1)
-                slot = math.floor(now / SLOT_MS)
-                firsts, retries = self.minute.get(slot, (0.0, 0.0))
                 is_first = ask.kind is Kind.FIRST
-                self.minute[slot] = (max(0.0, firsts - is_first), max(0.0, retries - (not is_first)))
+                self._tally(now, -is_first, -(not is_first), 0)
             case _:
                 pass  # a retry that failed keeps what it had taken
 
@@ -326,34 +338,40 @@ class Limiter:
         if result is Result.UNUSED:
             return
         bad = result in (Result.TIMEOUT, Result.NOT_SENT)
-        if self.breaker == "half" and self.probe == ticket:
-            if bad:
-                self._open(now, limits)
-            else:
+        if self.breaker == "half" and ticket in self.probes:
+            if not bad:
                 self._close(now)
+            elif self.probe == ticket:  # an older one that hung says how it was when it began
+                self._open(now, limits)
         elif self.breaker == "closed":
             slot = math.floor(now * HEALTH_SLOTS / limits.window_ms)
             good_count, bad_count = self.health.get(slot, (0.0, 0.0))
             self.health[slot] = (good_count + (not bad), bad_count + bad)
             answers = sum(good for good, _ in self.health.values())
             failures = sum(bad for _, bad in self.health.values())
-            if failures >= limits.failures_min and failures >= limits.failure_ratio * (answers + failures):
+            self.run = self.run + 1 if bad else 0.0
+            if not bad:
+                self.good_at = now
+            if self.run >= RUN_FACTOR * limits.failures_min or (
+                failures >= limits.failures_min and failures >= limits.failure_ratio * (answers + failures)
+            ):
                 self._open(now, limits)
 
     def _open(self, now: float, limits: Limits) -> None:
         if self.breaker == "closed":
-            self.opened_at, self.openings = now, 0
-            if now >= self.ramp_until:  # else the rate of before the last outage is the better measure
-                calls = sum(self._last_minute())
-                self.base_per_s = calls * 1000 / max(1_000, min(now - self.born, SLOT_MS * MINUTE_SLOTS))
+            self.base_per_s = self.usual_per_s(now)  # in a ramp still the rate of before the last outage
+            # calls that hang are noticed late: it began when the last answer came
+            self.opened_at = self.good_at if 0 < now - self.good_at <= RAMP_MAX_MS else now
+            self.openings = 0
         self.openings += 1
-        self.breaker, self.probe, self.probe_until = "open", "", 0.0
+        self.breaker, self.probe, self.probe_until, self.probes = "open", "", 0.0, {}
         self.open_until = now + min(limits.open_max_ms, limits.open_ms * 2 ** min(self.openings - 1, 20))
 
     def _close(self, now: float) -> None:
-        self.breaker, self.probe, self.probe_until, self.openings = "closed", "", 0.0, 0
-        self.health = {}
-        self.ramp_until = now + min(RAMP_PER_OUTAGE * (now - self.opened_at), RAMP_MAX_MS)
+        self.breaker, self.probe, self.probe_until, self.probes, self.openings = "closed", "", 0.0, {}, 0
+        self.health, self.run, self.good_at = {}, 0.0, now
+        ramp_ms = min(RAMP_PER_OUTAGE * (now - self.opened_at), RAMP_MAX_MS)
+        self.ramp_until = max(self.ramp_until, now + ramp_ms)
 
     def _count(self, now: float, what: str) -> None:
         counts = self.hours.setdefault(math.floor(now / HOUR_MS), {})

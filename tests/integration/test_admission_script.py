@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from counterfoil.workers.kinds import Ask, Kind, Result
-from counterfoil.workers.limiter import Limiter, Limits
+from counterfoil.workers.limiter import Limiter, Limits, Recalled
 
 START_MS = 1_796_000_000_000.0
 
@@ -45,6 +45,10 @@ steps = st.one_of(
             "worker": st.sampled_from(["w1", "w2"]),
             "lease_ms": st.sampled_from([500.0, 30_000.0]),
             "asks": st.lists(asks, min_size=1, max_size=6),
+            "recalled": st.one_of(
+                st.none(),
+                st.tuples(st.sampled_from([0.0, START_MS, 5.0]), st.sampled_from([0.0, 2.0, 90.0]), st.booleans()),
+            ),
         }
     ),
     st.fixed_dictionaries(
@@ -97,7 +101,9 @@ def _both(script: Any, model: Limiter, limits: Limits, now: float, step: dict[st
     match op:
         case "admit":
             said = script("admit", limits, step, now)
-            want = model.admit(now, limits, **{**step, "asks": [Ask(*ask) for ask in step["asks"]]})
+            recalled = None if step["recalled"] is None else Recalled(*step["recalled"])
+            asks = [Ask(*ask) for ask in step["asks"]]
+            want = model.admit(now, limits, **{**step, "asks": asks, "recalled": recalled})
             return [x for s in want for x in (s.reason or "", s.wait_ms)], [
                 x for reason, wait in said["said"] for x in (reason or "", wait)
             ]
