@@ -34,6 +34,9 @@ LIVE: Mapping[str, str] = {
 }
 """Key below `[providers.NAME]` → why it may change at any time."""
 
+NOT_CALLED = "http://127.0.0.1"
+"""For the check of a provider without a table: one with a table must have an address on this machine under "fast"."""
+
 
 def with_changes(settings: Settings, provider: str, values: Mapping[str, object]) -> Settings:
     """The settings with these values of one provider, checked as a whole as they are at the start.
@@ -50,10 +53,9 @@ def with_changes(settings: Settings, provider: str, values: Mapping[str, object]
         mistake = _explained(error, provider)
     else:
         given: dict[str, Any] = {name: getattr(settings, name) for name in settings.model_fields_set}
-        given["providers"] = {**settings.providers, provider: changed}
-        if provider not in settings.providers:
-            given["profile"] = "standard"  # "fast" would ask for a table with an address, which nobody has written
-        return Settings(**given)
+        tried = changed if provider in settings.providers else changed.model_copy(update={"base_url": NOT_CALLED})
+        Settings(**{**given, "providers": {**settings.providers, provider: tried}})
+        return settings.model_copy(update={"providers": {**settings.providers, provider: changed}})
     raise mistake  # outside the handler: pydantic's exception holds the values
 
 

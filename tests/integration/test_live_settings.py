@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import structlog
+from tests.integration.relaying import Broker, broker, fill, relay_to, taken_by_workers
 
 from counterfoil import Counterfoil
 from counterfoil.ledger.changes import Mode, change_settings, list_changes, modes, read_changes
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import LedgerUnavailable, NotAllowed
+from counterfoil.workers.admission import FleetAdmission, Store
 from counterfoil.workers.live import LiveSettings
+from counterfoil.workers.setup import limits_of
 
 if TYPE_CHECKING:
     from tests.conftest import Database
 
+    from counterfoil.outbox.relay import Relay
     from counterfoil.settings import Settings
     from counterfoil.testing import World
+
+__all__ = ["broker", "relay_to"]  # fixtures
 
 CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"}
 SEEN_WITHIN_S = 5.0
@@ -324,3 +330,21 @@ def test_no_change_is_overtaken(
     other.join(10)
     clock.at += SEEN_WITHIN_S
     assert (live.provider("stripe").rate_per_s, live.provider("jira").rate_per_s) == (3, 4)
+
+
+def test_a_running_relay_holds_back_more_from_then_on(
+    settings: Settings, live: LiveSettings, clock: Clock, change: Change, database: Database, broker: Broker,
+    relay_to: Callable[..., Relay], valkey: tuple[str, str],
+) -> None:  # fmt: skip
+    """A relay that has published fifty rows at once lets two go after a person has said two calls a second."""
+    store = Store(url=valkey[0], key_prefix=valkey[1], timeout_s=5, retry_after_s=0)
+    admission = FleetAdmission(limits=lambda name: limits_of(live.provider(name)), worker="relay", store=store)
+    relay = relay_to(broker.url, broker.prefix, gate=admission.gate)
+    fill(database, 50)
+    assert relay.publish_due() == 50
+    taken_by_workers(database, broker.wake_ups())
+    change({"a.rate_per_s": "2"})
+    clock.at += SEEN_WITHIN_S
+    fill(database, 50)
+    assert relay.publish_due() == 2
+    store.close()
