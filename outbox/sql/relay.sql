@@ -74,6 +74,8 @@ RETURNING o.outbox_id, o.action_id, o.generation, o.publish_count;
 -- name: lease_fairly
 -- The same, a few of each tenant, walking on from the tenant `after`, at most `tenants_max` tenants far: a step costs as much
 -- for a tenant whose rows are all of next week. `next_after` is where the next walk goes on; '' = from the beginning.
+-- Pairs are compared, and not the tenant, so that only outbox_fair gives the order: where most rows are one tenant's, the
+-- planner would go by outbox_due instead, and read all of those for each other tenant.
 WITH RECURSIVE walk (tenant, place) AS (
   (SELECT o.tenant, 1 FROM counterfoil.outbox AS o
    WHERE o.queue = :queue AND o.is_retry = :is_retry AND o.tenant > :after
@@ -89,12 +91,15 @@ WITH RECURSIVE walk (tenant, place) AS (
   FROM walk AS w
   CROSS JOIN LATERAL (
     SELECT o.outbox_id FROM counterfoil.outbox AS o
-    WHERE o.queue = :queue AND o.is_retry = :is_retry AND o.tenant = w.tenant AND o.not_before <= counterfoil.now()
+    WHERE o.queue = :queue AND o.is_retry = :is_retry
+      AND (o.tenant, o.not_before) >= (w.tenant, '-infinity'::timestamptz)
+      AND (o.tenant, o.not_before) <= (w.tenant, counterfoil.now())
       AND o.publish_count < :publishes_below
-    ORDER BY o.not_before, o.outbox_id
+    ORDER BY o.tenant, o.not_before, o.outbox_id
     LIMIT :per_tenant
     FOR UPDATE SKIP LOCKED
   ) AS r
+  WHERE w.tenant IS NOT NULL
   LIMIT :rows
 ), leased AS (
   UPDATE counterfoil.outbox AS o

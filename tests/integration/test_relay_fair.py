@@ -145,17 +145,22 @@ HOT = {
 """Whatever the relay runs by itself, but for two that go by keys."""
 
 
-@pytest.fixture(scope="module")
-def big(clone_database: Callable[[], AbstractContextManager[Database]]) -> Iterator[Database]:
-    """100,000 due first attempts of one tenant before 200 of others, 20,000 retries, 400 rows in the broker."""
+@pytest.fixture(scope="module", params=["as it is", "as it was"])
+def big(
+    clone_database: Callable[[], AbstractContextManager[Database]], request: pytest.FixtureRequest
+) -> Iterator[Database]:
+    """100,000 due first attempts of one tenant before 200 of others, 20,000 retries, 400 rows in the broker. The planner
+    knows it as it is, or as it was when there was that one tenant alone."""
     with clone_database() as database:
         fill(database, 100_000, tenant="noisy", due_in_s=-3600.0)
+        owner_sql(database, "ANALYZE counterfoil.outbox")
         fill(database, 200, tenant="quiet", tenants=200)
         fill(database, 20_000, tenant="again", tenants=50, is_retry=True, due_in_s=-1800.0)
         fill(database, 50, tenant="noisy", takes_back=True)
         fill(database, 400, tenant="noisy", due_in_s=10.0, publish_count=1)
         fill(database, 3_000, queue="cf-b", tenant="t", tenants=30)
-        owner_sql(database, "ANALYZE counterfoil.outbox")
+        if request.param == "as it is":
+            owner_sql(database, "ANALYZE counterfoil.outbox")
         yield database
 
 
@@ -188,7 +193,7 @@ def test_no_statement_of_the_relay_reads_the_outbox_from_end_to_end(big: Databas
     assert read == []
     touched = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     assert touched < 4_000, (touched, json.dumps(plan)[:2000])
-    removed = sum(node.get("Rows Removed by Filter", 0) for node in nodes(plan))
+    removed = sum(node.get("Rows Removed by Filter", 0) * node["Actual Loops"] for node in nodes(plan))
     assert removed < 2_000, removed
 
 
