@@ -1,12 +1,17 @@
-"""Two hundred actions through a fleet that is killed, flushed and lied to; the oracle is the sandbox's own store."""
+"""Two hundred actions through a fleet that is killed, flushed and lied to; the oracle is the sandbox's own store.
+
+Three relays and two beats work at once: nothing is decided twice."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import psycopg
@@ -21,10 +26,20 @@ from counterfoil.stack.up import Choices, LocalStack
 
 ACTIONS = 200
 NODES = 4
+RELAYS = 3
+BEATS = 2
 KILLS_MIN = 20
 KILL_EVERY_S = 2.0
 LATENCY_S = 1.0
 SOAK_MAX_S = 300.0
+
+LEFT_ONCE = ("ready", "executing", "retryable_failure")
+LOOK_UP = re.compile(r"^look-up (\d+) as of")
+
+HISTORY = """
+SELECT action_id, from_state, to_state, generation, evidence FROM counterfoil.history
+ORDER BY action_id, history_id
+"""
 
 IN_A_CALL = """
 SELECT t.worker, t.attempt_id FROM counterfoil.action AS a
@@ -36,21 +51,23 @@ ORDER BY t.started_at DESC
 
 
 class Fleet(LocalStack):
-    """The local stack with four worker nodes, of one process each: about a minute of work, so that the kills find some."""
+    """The local stack with more relays, beats and worker nodes; a node is one process, so that there is about a minute of
+    work, and the kills find some."""
 
     def _list_children(self) -> list[Child]:
         children = super()._list_children()
-        (worker,) = (child for child in children if child.name == "worker")
-        more = [
-            Child(
-                f"worker-{n}",
-                [part.replace("worker@", f"worker{n}@") for part in worker.argv],
-                worker.env,
-                worker.log_path.with_name(f"worker-{n}.log"),
-            )
-            for n in range(2, NODES + 1)
+        more = {"relay": RELAYS, "worker": NODES, "beat": BEATS}
+        return [
+            *children,
+            *(_another(child, n) for child in children for n in range(2, more.get(child.name, 1) + 1)),
         ]
-        return [*children, *more]
+
+
+def _another(child: Child, n: int) -> Child:
+    """The same process once more, under a name of its own."""
+    argv = [part.replace(f"{child.name}@", f"{child.name}{n}@") for part in child.argv]
+    name = f"{child.name}-{n}"
+    return Child(name, argv, child.env, child.log_path.with_name(f"{name}.log"))
 
 
 @pytest.fixture
@@ -63,7 +80,8 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 @pytest.mark.chaos
 def test_two_hundred_actions_survive_kills_flushes_and_lies(fleet: Fleet) -> None:
-    """200 actions, 20 and more kills inside a call, two flushes, a third of the calls lied about: 200 effects, no twins."""
+    """200 actions, 20 and more kills inside a call, two flushes, a third of the calls lied about: 200 effects, no twins; of
+    three relays and two beats no two have decided the same."""
     sandbox = Sandbox(fleet.sandbox_url)
     sandbox.config(latency_s={"stripe": LATENCY_S, "jira": LATENCY_S})
     for operation in ("payment_intents.create", "issue.create"):
@@ -79,6 +97,30 @@ def test_two_hundred_actions_survive_kills_flushes_and_lies(fleet: Fleet) -> Non
         keys = Counter(effect.key for effect in sandbox.effects(kind))
         assert len(keys) == ACTIONS // 2
         assert set(keys.values()) == {1}
+    _check_history(fleet)
+
+
+def _check_history(fleet: Fleet) -> None:
+    """Each action went one way: every move begins where the one before it ended, no state that is left once a generation was
+    left twice, and every look-up that was begun has ended once, with one verdict."""
+    with psycopg.connect(fleet.database_url("owner"), row_factory=dict_row) as connection:
+        moves = connection.execute(HISTORY).fetchall()
+        rows = connection.execute("SELECT action_id, lookup_count FROM counterfoil.action").fetchall()
+    begun = {row["action_id"]: row["lookup_count"] for row in rows}
+    ways = {action_id: list(way) for action_id, way in groupby(moves, key=itemgetter("action_id"))}
+    assert len(ways) == ACTIONS
+    judged = 0
+    for action_id, way in ways.items():
+        assert [move["from_state"] for move in way] == [None, *(move["to_state"] for move in way[:-1])], way
+        left = Counter((m["from_state"], m["generation"]) for m in way if m["from_state"] in LEFT_ONCE)
+        assert set(left.values()) == {1}, way
+        verdicts = [move["evidence"] or "" for move in way if move["from_state"] == "reconciling"]
+        looked = sum(move["to_state"] == "reconciling" for move in way)
+        assert looked == len(verdicts) == begun[action_id], way
+        numbers = [found[0] for found in map(LOOK_UP.findall, verdicts) if found]
+        assert len(numbers) == len(set(numbers)), way
+        judged += len(numbers)
+    assert judged, "nothing was looked up"
 
 
 def _enqueue(fleet: Fleet) -> None:
