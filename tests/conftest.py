@@ -19,14 +19,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
-import psycopg
 import pytest
-from psycopg import sql
+from tests.clones import UNDURABLE, Clones, prepare_template
 
 from counterfoil.providers.registry import Registry
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.settings import Settings
+from counterfoil.stack import postgres
 from counterfoil.stack.databases import LOGINS, Login, database_url, prepare_database
 from counterfoil.stack.home import Home, home
 from counterfoil.stack.processes import recall, remember
@@ -90,7 +91,8 @@ def stack_home() -> Home:
 @pytest.fixture(scope="session")
 def services(stack_home: Home) -> Urls:
     """The run's Postgres and Valkey; never stop them in a test, kill them in a home of your own."""
-    return Services.start(stack_home)
+    with patch.dict(postgres.SETTINGS, UNDURABLE):
+        return Services.start(stack_home)
 
 
 @pytest.fixture(scope="session")
@@ -100,8 +102,7 @@ def template_database(stack_home: Home, services: Urls) -> str:
         ready = stack_home.run / "template-ready"
         if not ready.exists():
             prepare_database(stack_home, services, TEMPLATE, ("acme", "globex"), logins=TEST_LOGINS)
-            with psycopg.connect(services.postgres, autocommit=True) as connection:
-                connection.execute(f"ALTER DATABASE {TEMPLATE} ALLOW_CONNECTIONS false IS_TEMPLATE true")
+            prepare_template(services, TEMPLATE)
             ready.touch()
     return TEMPLATE
 
@@ -110,20 +111,14 @@ def template_database(stack_home: Home, services: Urls) -> str:
 def clone_database(
     stack_home: Home, services: Urls, template_database: str
 ) -> Callable[[], AbstractContextManager[Database]]:
-    """Clones the template, and drops the clone at the end whoever is still connected."""
+    """Gives a database of one's own, and takes it back at the end whoever is still connected."""
+    clones = Clones(stack_home, services, template_database)
 
     @contextmanager
     def clone() -> Iterator[Database]:
-        name = f"cf_{uuid.uuid4().hex[:12]}"
-        with psycopg.connect(services.postgres, autocommit=True) as connection:
-            # WAL_LOG: half the time of FILE_COPY here, which forces two checkpoints.
-            connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY WAL_LOG").format(
-                    sql.Identifier(name), sql.Identifier(template_database)
-                )
-            )
-            yield Database(name, stack_home, services)
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        name = clones.take()
+        yield Database(name, stack_home, services)
+        clones.give_back(name)
 
     return clone
 

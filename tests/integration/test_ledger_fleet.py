@@ -123,7 +123,8 @@ def test_who_serves_one_tenant_sees_that_it_is_paused_not_why(
     """Reasons, other accounts' health and alarms of the fleet or of another tenant stay with who serves all tenants."""
     assert refused(of_acme["operator2"], CHANGE, ["providers.seen.mode"], ['"paused"']) is None
     rows.owner.execute(
-        "INSERT INTO counterfoil.provider_health (provider, account) VALUES ('p', 'default'), ('p', 'eu')"
+        "INSERT INTO counterfoil.provider_health (provider, account, way)"
+        " VALUES ('p', 'default', 'send'), ('p', 'eu', 'send')"
     )
     rows.owner.execute(
         "INSERT INTO counterfoil.alarm (kind, subject, tenant)"
