@@ -20,6 +20,9 @@ from counterfoil.workers.limiter import Limiter, Limits
 AFTER_MS = 60_000.0
 """What still waits so long after the last attempt is told as still waiting: its end is not in the record."""
 
+BEFORE_MS = 1_000.0
+"""It begins so long before the first attempt, so that its rate has room for as much at once as it may have."""
+
 ASKS_MAX = 1_000_000
 """Of one replay, all attempts together; some seconds."""
 
@@ -132,7 +135,7 @@ class _Replay:
     asks: int = 0
 
     def run(self) -> None:
-        self.limiter = Limiter.fresh(self.tried[0].started_ms, self.limits)
+        self.limiter = Limiter.fresh(self.tried[0].started_ms - BEFORE_MS, self.limits)
         self.events = [(each.started_ms, _ARRIVAL, place) for place, each in enumerate(self.tried)]
         heapq.heapify(self.events)
         until_ms = max(each.started_ms for each in self.tried) + AFTER_MS
