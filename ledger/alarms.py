@@ -27,6 +27,12 @@ def end_settled_unwinds(ledger: Ledger) -> int:
     return len(ledger.rows(_SQL["end_settled_unwinds"], {}))
 
 
+def settle_alarm(ledger: Ledger, alarm_id: str, *, by: str, reason: str) -> bool:
+    """A person has dealt with a second effect. False: that alarm is not open, ends by itself, or is another tenant's."""
+    row = ledger.row(_SQL["settle_alarm"], {"id": alarm_id, "by": by, "reason": reason})
+    return bool(row and row["ended"])
+
+
 def list_alarms(ledger: Ledger, *, tenant: str | None, ended: bool, limit: int) -> list[Row]:
     """Open alarms, and with `ended` those that are over, the newest first; of a tenant also those of the whole fleet."""
     return ledger.rows(_SQL["list_alarms"], {"tenant": tenant, "ended": ended, "limit": limit})

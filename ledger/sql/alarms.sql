@@ -21,6 +21,9 @@ WHERE o.kind = 'unwind_blocked' AND o.ended_at IS NULL AND r.tenant = o.tenant A
   AND r.state NOT IN ('unwinding', 'unwind_blocked')
 RETURNING o.alarm_id;
 
+-- name: settle_alarm
+SELECT counterfoil.settle_alarm(:id, :by, :reason) AS ended;
+
 -- name: list_alarms
 -- Open ones first, then those that have ended, the newest first.
 SELECT 'A-' || o.alarm_id AS id, o.kind, o.subject, o.tenant, o.run, o.since, o.ended_at, counterfoil.now() AS now
@@ -30,7 +33,7 @@ WHERE (o.ended_at IS NULL OR CAST(:ended AS boolean))
 ORDER BY o.ended_at IS NOT NULL, coalesce(o.ended_at, o.since) DESC LIMIT :limit;
 
 -- name: read_alarm
-SELECT 'A-' || o.alarm_id AS id, o.kind, o.subject, o.tenant, o.run, o.since, o.ended_at, counterfoil.now() AS now
+SELECT 'A-' || o.alarm_id AS id, o.kind, o.subject, o.tenant, o.run, o.since, o.ended_at, o.ended_by, counterfoil.now() AS now
 FROM counterfoil.alarm AS o WHERE 'A-' || o.alarm_id = :id;
 
 -- name: may_read_evidence
@@ -38,4 +41,4 @@ SELECT has_column_privilege('counterfoil.alarm', 'evidence', 'SELECT') AS may;
 
 -- name: read_evidence
 -- Receipts and codes: for operators, and not for readers.
-SELECT o.evidence FROM counterfoil.alarm AS o WHERE 'A-' || o.alarm_id = :id;
+SELECT o.evidence, o.end_reason FROM counterfoil.alarm AS o WHERE 'A-' || o.alarm_id = :id;

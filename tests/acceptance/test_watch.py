@@ -121,7 +121,8 @@ def test_a_double_under_one_key(world: World, sent_twice: Any, state: Any, alarm
     """Two tickets under one key are one alarm with both ids; the state stays, and neither an undo nor a resend follows."""
     action_id = sent_twice()
     assert (state(action_id)[0], world.sandbox.count("tickets_created")) == ("succeeded", 1)
-    world.advance(LATE_S + 60)
+    world.advance(LATE_S)
+    world.advance(60)  # in the index, too
     assert world.sandbox.count("tickets_created") == 2
     with second_reconciler(world) as other:
         together(world.reconciler.watch, other.watch)
@@ -135,6 +136,25 @@ def test_a_double_under_one_key(world: World, sent_twice: Any, state: Any, alarm
     assert sql("SELECT count(*) FROM counterfoil.action") == [(1,)]  # no undo: which of the two would it hit?
     assert sql("SELECT count(*) FROM counterfoil.correction") == [(0,)]  # Jira's tool declares none
     assert (creations(world), world.sandbox.count("tickets_open")) == (2, 2)
+
+
+def test_a_person_ends_the_alarm(world: World, sent_twice: Any, alarms: Any, cli: Any, sql: Any) -> None:
+    """An operator sees both ids and ends the alarm with what was done; nobody looks for more, and none begins anew."""
+    sent_twice()
+    world.advance(LATE_S)
+    world.advance(60)  # in the index, too
+    world.reconcile()
+    [[number, evidence]] = sql("SELECT alarm_id, evidence FROM counterfoil.alarm")
+    alarm = f"A-{number}"
+    assert cli("alarm", "list")[0] == 6
+    assert evidence in " ".join(cli("alarm", "show", alarm)[1].split())
+    assert cli("alarm", "end", alarm, "--reason", "deleted SUP-2")[0] == 0
+    assert cli("alarm", "end", alarm, "--reason", "deleted SUP-2")[0] == 4
+    assert "deleted SUP-2" in cli("alarm", "show", alarm)[1]
+    before = searches(world)
+    world.advance(DAY_S)
+    world.reconcile()
+    assert (cli("alarm", "list")[0], alarms(), searches(world)) == (0, [], before)
 
 
 def together(*calls: Callable[[], object]) -> None:

@@ -73,7 +73,7 @@ HIDDEN_FROM_READERS = {
     "decision": "digest reason",
     "review": "receipt reason evidence",
     "correction": "call",
-    "alarm": "evidence",
+    "alarm": "evidence end_reason",
 }
 
 FUNCTIONS = """
@@ -145,7 +145,7 @@ change_settings .      .       x         .
 revive          .      .       x         .
 action_watch    .      .       .         .
 has_waiting     .      .       .         .
-was_in_doubt    .      x       .         .
+settle_alarm    .      .       x         .
 """
 
 

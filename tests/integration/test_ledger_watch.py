@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from counterfoil.ledger import claims, corrections, reviews, watch
+from counterfoil.ledger import alarms, claims, corrections, reviews, watch
 from counterfoil.ledger.states import State
 from counterfoil.ledger.watch import Next, WatchedAction, WatchedGroup
 from counterfoil.reconciler.watched import CLEAR_VISITS_S, VISITS_S
@@ -248,6 +248,22 @@ def test_one_alarm_and_one_correction(rows: Rows, at_once: Callable[[Sequence[Ca
     alarm = rows.one("SELECT * FROM counterfoil.alarm WHERE subject = %s", made)
     assert (alarm["kind"], alarm["tenant"], alarm["run"], alarm["evidence"]) == ("duplicate", "acme", "r1", "pi_1,pi_2")
     assert rows.read(made)["state"] == "succeeded"
+
+
+def test_who_ends_an_alarm(rows: Rows, ledger: Ledger) -> None:
+    """An operator ends the alarm about a second effect, once; any other alarm ends by itself."""
+    settled(rows, "t_end", "succeeded", tenant="globex")
+    [action] = claim(ledger, "t_end")
+    assert watch.duplicate_found(ledger, action, evidence="pi_1,pi_2")
+    assert alarms.raise_alarm(ledger, "outage", "t_end", tenant="globex")
+    by_kind = {row["kind"]: f"A-{row['alarm_id']}" for row in rows.all(
+        "SELECT kind, alarm_id FROM counterfoil.alarm WHERE tenant = 'globex'")}  # fmt: skip
+    operator = rows.ledger("operator")
+    ended = [
+        alarms.settle_alarm(operator, by_kind[kind], by="jo", reason="refunded")
+        for kind in ("outage", "duplicate", "duplicate")
+    ]
+    assert ended == [False, True, False]
 
 
 @pytest.mark.parametrize(

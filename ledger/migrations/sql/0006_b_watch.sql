@@ -25,7 +25,9 @@ CREATE TABLE counterfoil.alarm (
   run text NOT NULL DEFAULT '',
   evidence text CHECK (length(evidence) <= 500),                     -- receipts and codes
   since timestamptz NOT NULL DEFAULT counterfoil.now(),
-  ended_at timestamptz
+  ended_at timestamptz,
+  ended_by text CHECK (length(ended_by) <= 200),                     -- a person; NULL: it is over by itself
+  end_reason text CHECK (length(end_reason) <= 500)
 );
 CREATE UNIQUE INDEX alarm_open ON counterfoil.alarm (kind, subject) WHERE ended_at IS NULL;
 
@@ -116,14 +118,26 @@ BEGIN
   RETURN (SELECT c.correction_id FROM counterfoil.correction AS c WHERE c.action_id = p_action_id);
 END $$;
 
+-- A person has dealt with what an alarm is about that does not end by itself: a second effect. False: it is not open, ends by
+-- itself, or is another tenant's.
+CREATE FUNCTION counterfoil.settle_alarm(p_alarm text, p_by text, p_reason text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  UPDATE counterfoil.alarm AS x
+  SET ended_at = counterfoil.now(), ended_by = p_by, end_reason = p_reason
+  WHERE 'A-' || x.alarm_id = p_alarm AND x.kind = 'duplicate' AND x.ended_at IS NULL AND counterfoil.serves(x.tenant);
+  RETURN FOUND;
+END $$;
+
 REVOKE ALL ON counterfoil.provider_health, counterfoil.alarm FROM PUBLIC;
-REVOKE ALL ON FUNCTION counterfoil.action_watch FROM PUBLIC;
+REVOKE ALL ON FUNCTION counterfoil.action_watch, counterfoil.settle_alarm FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION counterfoil.settle_alarm TO counterfoil_operator;
 GRANT SELECT, INSERT, UPDATE (answered_at, answering_since, failing_since, failed_at, failed_count, last_code)
   ON counterfoil.provider_health TO counterfoil_worker;
 GRANT SELECT ON counterfoil.provider_health TO counterfoil_operator, counterfoil_reader;
 GRANT SELECT, INSERT, UPDATE (ended_at) ON counterfoil.alarm TO counterfoil_worker;
 GRANT SELECT ON counterfoil.alarm TO counterfoil_operator;
-GRANT SELECT (alarm_id, kind, subject, tenant, run, since, ended_at) ON counterfoil.alarm TO counterfoil_reader;
+GRANT SELECT (alarm_id, kind, subject, tenant, run, since, ended_at, ended_by) ON counterfoil.alarm TO counterfoil_reader;
 GRANT UPDATE (watch_at, watch_count) ON counterfoil.action TO counterfoil_worker;   -- the other two are the trigger's
 GRANT SELECT (resent, watch_at, watched_since, watch_count) ON counterfoil.action TO counterfoil_reader;
 -- Another account's name may be another tenant's: who serves one sees the account that everybody may go by.

@@ -1,4 +1,4 @@
-"""`counterfoil alarm list|show`: what an operator must know although no decision waits for it, such as an outage."""
+"""`counterfoil alarm list|show|end`: what an operator must know although no decision waits for it, such as an outage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from counterfoil.cli import place
 from counterfoil.cli.options import AsJson, ConfigPath, Limit, Tenant, group
 from counterfoil.cli.output import as_json, clean, distance, facts, say, stamp, stop, table
-from counterfoil.ledger.errors import NotFound
+from counterfoil.ledger.errors import DecisionRefused, NotFound
 
 if TYPE_CHECKING:
     from counterfoil.ledger.connection import Row
@@ -78,11 +78,40 @@ def show(alarm_id: AlarmId, json_: AsJson = False, config: ConfigPath = None) ->
             ("run", row["run"] or None),
             ("since", stamp(row["since"])),
             ("ended", None if row["ended_at"] is None else stamp(row["ended_at"])),
+            ("ended by", row["ended_by"]),
+            ("because", row.get("end_reason")),
             ("evidence", row.get("evidence")),
         ]
     )
     say()
     say(helps)
+
+
+@app.command()
+def end(
+    alarm_id: AlarmId,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="What was done about it; kept.")],
+    config: ConfigPath = None,
+) -> None:
+    """End the alarm about a second effect, once it is dealt with; all others end by themselves.
+
+    \b
+    counterfoil alarm end A-12 --reason "refunded pi_2 in the dashboard"
+    """
+    from counterfoil.ledger import alarms
+    from counterfoil.people.words import check_words
+
+    by, name = place.person(), alarm_id.strip().upper()
+    check_words(by, "cli", reason)
+    with place.open_ledger(config, "operator") as ledger:
+        ended = alarms.settle_alarm(ledger, name, by=by, reason=reason)
+    if not ended:
+        raise DecisionRefused(
+            f"{clean(name)} is no open alarm that a person ends.",
+            code="not_open",
+            fix="`counterfoil alarm list` shows what is open; all but `duplicate` end by themselves.",
+        )
+    say(f"{name}: ended.")
 
 
 def what_helps(alarm: Row) -> str:
@@ -105,7 +134,10 @@ def what_helps(alarm: Row) -> str:
                 f" effect back by hand; `counterfoil run show {clean(alarm['run'])}` shows the run."
             )
         case "duplicate":
-            return f"Two effects under one key: `counterfoil action show {about}` shows the first, the provider both."
+            return (
+                f"Two effects under one key: `counterfoil action show {about}` shows the first, the provider both. Take one"
+                " back there, then `counterfoil alarm end`."
+            )
         case "outbox_dead":
             return "A wake-up that nobody took. See what its worker logs, then `counterfoil outbox revive`."
         case "queue_unserved":
