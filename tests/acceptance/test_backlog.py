@@ -84,11 +84,19 @@ def test_what_is_recorded_is_still_found(door: Door, sql: Any) -> None:
     """A full tenant's calls that mean a recorded action get it: ended or waiting, a model's or code's."""
     door.call("o1")
     door.world.settle()
-    waiting = door.fill()
+    comment = ("jira_comment", {"issue": "SUP-1", "body": "Called."})  # may be repeated, so only its step is recorded
+    place = {"tenant": "acme", "run": "comments", "step": "called", "actor": "bot"}
+    with psycopg.connect(door.database.url("agent")) as connection:
+        commented = door.cf.enqueue(connection, *comment, **place)
+    waiting = door.fill(waiting=WAITING_MAX - 1)
     assert door.call("o1").status is Status.SUCCEEDED
-    assert door.fill() == waiting
+    assert door.fill(waiting=WAITING_MAX - 1) == waiting
+    with psycopg.connect(door.database.url("agent")) as connection:
+        assert door.enqueue(connection, "full-0", step="other") == waiting[0], "happens once"
+        assert door.cf.enqueue(connection, *comment, **place) == commented
+        with pytest.raises(LimitReached):
+            door.cf.enqueue(connection, *comment, **place | {"step": "again"})
     assert sql("SELECT count(*) FROM counterfoil.action") == [(1 + WAITING_MAX,)]
-    assert told(door.call("o2")) == FULL
 
 
 def test_enqueue_is_refused_and_the_transaction_goes_on(door: Door, sql: Any) -> None:
@@ -169,6 +177,31 @@ def test_what_a_person_has_approved_is_not_refused(door: Door) -> None:
     person.ledger.close()
     door.world.settle()
     assert door.world.sandbox.counts()["tickets_created"] == 1
+
+
+def test_a_large_cap_holds_for_every_call_while_it_is_reached(door: Door, sql: Any) -> None:
+    """A cap that is not counted at each call: after the first refusal every further one is refused, by each door."""
+    held = door.run("staging").stage("stripe_authorize", {**CHARGE, "order_id": "o1"}, wait_s=0)
+    door.world.settle()
+    sql(
+        "INSERT INTO counterfoil.outbox (action_id, generation, tenant, queue, not_before, is_retry) SELECT 'act_' || n, 1,"
+        " 'acme', 'cf-q' || n %% 3, counterfoil.now(), n %% 2 = 0 FROM generate_series(1, %s) AS n",
+        500,
+    )
+    large = door.world.settings.model_copy(update={"limits": Limits(waiting_per_tenant_max=500)})
+    door.cf = Counterfoil(door.database.url("agent"), settings=large, registry=door.world.registry)
+    run = door.cf.run("staging", tenant="acme", actor="bot", seen=1)
+    for n in range(4):
+        assert told(door.call(f"call-{n}")) == FULL
+        with psycopg.connect(door.database.url("agent")) as connection, pytest.raises(LimitReached):
+            door.enqueue(connection, f"enqueued-{n}")
+        with pytest.raises(LimitReached):
+            run.propose([("stripe_capture", {"of": held.action_id})])
+        assert told(run.stage("stripe_authorize", {**CHARGE, "order_id": f"o{n}-2"}, wait_s=0)) == FULL
+    assert sql("SELECT count(*) FROM counterfoil.action") == [(1,)]
+    sql("DELETE FROM counterfoil.outbox WHERE queue = 'cf-q1'")
+    assert [door.call(f"call-{n}").status for n in range(3)] == [Status.PENDING] * 3
+    door.cf.close()
 
 
 def test_rows_of_the_intake_wait(door: Door, sql: Any) -> None:
