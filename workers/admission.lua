@@ -26,6 +26,15 @@ local function fresh()
            probes = {}, ramp_until = 0, hours = {} }
 end
 
+local function is_finite(value)
+  if type(value) == 'number' then return value == value and value > -math.huge and value < math.huge end
+  if type(value) ~= 'table' then return true end
+  for _, inner in pairs(value) do
+    if not is_finite(inner) then return false end
+  end
+  return true
+end
+
 -- What another program, another version or a mistake has left under the key counts as nothing.
 local function load_state()
   if redis.call('TYPE', KEYS[1]).ok ~= 'string' then
@@ -37,7 +46,8 @@ local function load_state()
   for name, value in pairs(fresh()) do
     if type(found[name]) ~= type(value) then return fresh() end
   end
-  return found
+  local known = found.breaker == 'closed' or found.breaker == 'open' or found.breaker == 'half'
+  return known and is_finite(found) and found or fresh()
 end
 
 local s
@@ -90,10 +100,11 @@ local function turn()
   s.health = keep(s.health, recent(math.floor(now * HEALTH_SLOTS / limits.window_ms), HEALTH_SLOTS))
   s.hours = keep(s.hours, recent(math.floor(now / HOUR_MS), HOURS_KEPT))
   local earned = (now - s.tokens_at) * limits.refill_per_min / 60000
-  s.tokens, s.tokens_at = math.min(limits.tokens_max, s.tokens + earned), now
+  s.tokens, s.tokens_at = math.min(limits.tokens_max, math.max(0, s.tokens) + earned), now
   local per_s = rate_per_s()
-  s.rate = math.min(math.max(1, per_s * BURST_S), s.rate + (now - s.rate_at) * per_s / 1000)
-  s.look = math.min(math.max(1, limits.lookups_per_s), s.look + (now - s.look_at) * limits.lookups_per_s / 1000)
+  s.rate = math.min(math.max(1, per_s * BURST_S), math.max(0, s.rate) + (now - s.rate_at) * per_s / 1000)
+  s.look = math.min(math.max(1, limits.lookups_per_s),
+                    math.max(0, s.look) + (now - s.look_at) * limits.lookups_per_s / 1000)
   s.rate_at, s.look_at = now, now
   if s.breaker == 'open' and now >= s.open_until then
     s.breaker, s.probe, s.probe_until = 'half', '', 0
@@ -130,8 +141,9 @@ end
 local function tenant_tokens(tenant)
   if not share then return limits.tokens_max end
   local most = limits.tokens_max * share
-  local bucket = s.tenants[tenant] or { most, now }
-  return math.min(most, bucket[1] + (now - math.min(bucket[2], now)) * limits.refill_per_min * share / 60000)
+  local bucket = s.tenants[tenant]
+  if not bucket or bucket[2] > now then return most end
+  return math.min(most, math.max(0, bucket[1]) + (now - bucket[2]) * limits.refill_per_min * share / 60000)
 end
 
 local function drop_fullest()
@@ -312,7 +324,7 @@ end
 
 local function answer()
   turn()
-  return ops[op]()
+  return cjson.encode(ops[op]())
 end
 
 s = load_state()
@@ -322,4 +334,4 @@ if not ok then -- the right names with wrong things in them: begin anew rather t
   said = answer()
 end
 if op ~= 'seen' then redis.call('SET', KEYS[1], cmsgpack.pack(s), 'PX', KEPT_MS) end
-return cjson.encode(said)
+return said

@@ -213,10 +213,11 @@ class Limiter:
         hour = math.floor(now / HOUR_MS)
         self.hours = {k: v for k, v in self.hours.items() if hour - HOURS_KEPT < k <= hour}
         earned = (now - self.tokens_at) * limits.refill_per_min / 60_000
-        self.tokens, self.tokens_at = min(limits.tokens_max, self.tokens + earned), now
+        self.tokens, self.tokens_at = min(limits.tokens_max, max(0.0, self.tokens) + earned), now
         per_s = self._rate_per_s(now, limits)
-        self.rate = min(max(1.0, per_s * BURST_S), self.rate + (now - self.rate_at) * per_s / 1000)
-        self.look = min(max(1.0, limits.lookups_per_s), self.look + (now - self.look_at) * limits.lookups_per_s / 1000)
+        self.rate = min(max(1.0, per_s * BURST_S), max(0.0, self.rate) + (now - self.rate_at) * per_s / 1000)
+        look = max(0.0, self.look) + (now - self.look_at) * limits.lookups_per_s / 1000
+        self.look = min(max(1.0, limits.lookups_per_s), look)
         self.rate_at = self.look_at = now
         if self.breaker == "open" and now >= self.open_until:
             self.breaker, self.probe, self.probe_until = "half", "", 0.0
@@ -296,7 +297,9 @@ class Limiter:
             return limits.tokens_max
         most = limits.tokens_max * limits.tenant_share
         tokens, at = self.tenants.get(tenant, (most, now))
-        return min(most, tokens + (now - min(at, now)) * limits.refill_per_min * limits.tenant_share / 60_000)
+        if at > now:  # the clock was set back: nothing would refill it until then
+            return most
+        return min(most, max(0.0, tokens) + (now - at) * limits.refill_per_min * limits.tenant_share / 60_000)
 
     def _give(self, now: float, limits: Limits, tenant: str | None, tokens: float) -> None:
         """Adds (or, below zero, takes) tokens: never below none, never above what there may be."""
