@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
+import psycopg
+
 from counterfoil.ledger.claims import RecordedAction, recorded
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.queries import load
@@ -102,6 +104,57 @@ def succeeded(ledger: Ledger, action: RecordedAction, *, receipt: str, result: s
     return _written(ledger, "verdict_succeeded", action, receipt=receipt, result=result, evidence=evidence, by=by)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundRow:
+    """One of many successes."""
+
+    action: RecordedAction
+    receipt: str
+    result: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaterRow:
+    """One of many rows that are asked about again."""
+
+    action: RecordedAction
+    after_s: float
+    absent_count: int
+    last_absent_at: datetime | None
+    reason: str
+    evidence: str
+
+
+def succeeded_all(ledger: Ledger, rows: Sequence[FoundRow], *, by: str) -> frozenset[str] | None:
+    """As `succeeded`, for rows of one claim at once: the ids of those that were written. None: one of them could not be
+    written, so none was."""
+    return _all_written(
+        ledger,
+        "verdicts_succeeded",
+        [row.action for row in rows],
+        receipts=[row.receipt for row in rows],
+        results=[row.result for row in rows],
+        evidences=[row.evidence for row in rows],
+        by=by,
+    )
+
+
+def ask_later_all(ledger: Ledger, rows: Sequence[LaterRow], *, by: str) -> frozenset[str] | None:
+    """As `ask_later`, likewise."""
+    return _all_written(
+        ledger,
+        "verdicts_ask_later",
+        [row.action for row in rows],
+        after_s=[row.after_s for row in rows],
+        absent_counts=[row.absent_count for row in rows],
+        last_absent_at=[row.last_absent_at for row in rows],
+        reasons=[row.reason for row in rows],
+        evidences=[row.evidence for row in rows],
+        by=by,
+    )
+
+
 def failed(ledger: Ledger, action: RecordedAction, *, code: str, reason: str, evidence: str, by: str) -> bool:
     """reconciling → permanent_failure: found and failed, or absent and never to be sent again. Ends the doubt."""
     return _written(ledger, "verdict_failed", action, code=code, reason=reason, evidence=evidence, by=by)
@@ -175,6 +228,17 @@ def back_to_review(
 ) -> bool:
     """reconciling → operator_review again: what a person said was not borne out. No `code`: the old reason stays."""
     return _written(ledger, "verdict_back_to_review", action, answer=answer, code=code, evidence=evidence, by=by)
+
+
+def _all_written(
+    ledger: Ledger, name: str, actions: Sequence[RecordedAction], **params: object
+) -> frozenset[str] | None:
+    [fence] = {action.fence for action in actions}
+    ids = [action.action_id for action in actions]
+    try:
+        return frozenset(r["action_id"] for r in ledger.rows(_SQL[name], {"action_ids": ids, "fence": fence, **params}))
+    except psycopg.DatabaseError:
+        return None
 
 
 def _written(ledger: Ledger, name: str, action: RecordedAction, **params: object) -> bool:

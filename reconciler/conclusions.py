@@ -6,7 +6,7 @@ A verdict is written once, by whoever still holds the row's token.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -15,7 +15,7 @@ import structlog
 from counterfoil.ledger import verdicts
 from counterfoil.ledger.canonical import load_stored
 from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.verdicts import UncertainAction
+from counterfoil.ledger.verdicts import FoundRow, LaterRow, UncertainAction
 from counterfoil.providers.contract import Contract
 from counterfoil.providers.outcomes import Finding, Found, Many, Succeeded, Unknown
 from counterfoil.providers.spec import ToolSpec
@@ -48,6 +48,27 @@ LAPSED = "lease_lapsed"
 """`last_error_code` of a row whose worker did not live to report a timeout: nothing was taken from the budget for it."""
 
 
+TOGETHER_MAX = 250
+"""Rows in one statement: well below a second, and few that are written one by one where one of them cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAbout:
+    """A row, and what was found about it. `moved`: what was asked is not the place where the requests went."""
+
+    action: UncertainAction
+    finding: Finding | None
+    moved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    action: UncertainAction
+    finding: Finding | None
+    said: Verdict | asked.AskedVerdict
+    evidence: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusions:
     """What findings mean for their rows, written down."""
@@ -72,30 +93,70 @@ class Conclusions:
         row = _claimed(action, self._limits(action, contract), moved=False)
         return not absence_decides(row, contract, self.ttl_margin_s(spec))
 
-    def conclude(self, spec: ToolSpec, action: UncertainAction, finding: Finding | None, *, moved: bool) -> bool:
-        """Writes what the finding means; whether it settled a timeout as an effect. One that cannot be judged is asked for
-        again, and stops no other row.
+    def conclude(self, spec: ToolSpec, found: Sequence[AskedAbout]) -> int:
+        """Writes what the findings of one claim's rows mean; how many timeouts it settled as effects. One that cannot be
+        judged is asked for again, and stops no other row."""
+        judged = [self._judge(spec, each) for each in found]
+        written = self._write_together(judged)
+        effects = 0
+        for each in judged:
+            action, said = each.action, each.said
+            is_written = action.action_id in written or self.write(action, said, each.evidence)
+            log.info(
+                "looked_up",
+                action_id=action.action_id,
+                tool=action.tool,
+                look_up=action.lookup_count,
+                finding=type(each.finding).__name__.lower(),
+                verdict=type(said).__name__.lower(),
+                written=is_written,
+            )
+            is_effect = isinstance(said, Settle) and action.late_receipt is None and action.last_error_code != LAPSED
+            effects += is_written and is_effect
+        return effects
 
-        `moved`: what was asked is not the place where the requests went.
-        """
+    def _judge(self, spec: ToolSpec, asked_about: AskedAbout) -> _Judged:
+        action, finding, moved = asked_about.action, asked_about.finding, asked_about.moved
         try:
             said = self._verdict(spec, action, finding, moved=moved)
         except Exception as error:  # noqa: BLE001 - an adapter's answer of a form that nobody foresaw proves nothing
             log.error("verdict_failed", action_id=action.action_id, tool=action.tool, error=type(error).__name__)
             finding = Unknown(type(error).__name__)
             said = self._verdict(spec, action, finding, moved=moved)
-        written = self.write(action, said, evidence_of(action, finding))
-        log.info(
-            "looked_up",
-            action_id=action.action_id,
-            tool=action.tool,
-            look_up=action.lookup_count,
-            finding=type(finding).__name__.lower(),
-            verdict=type(said).__name__.lower(),
-            written=written,
-        )
-        is_effect = isinstance(said, Settle) and action.late_receipt is None and action.last_error_code != LAPSED
-        return written and is_effect
+        return _Judged(action, finding, said, evidence_of(action, finding))
+
+    def _write_together(self, judged: Sequence[_Judged]) -> frozenset[str]:
+        """The two verdicts of which there may be very many, each by one statement; the ids of the rows that it wrote."""
+        found, later = [], []
+        for each in judged:
+            match each.said:
+                case Settle(outcome):
+                    result = result_text(outcome.fields)
+                    row = FoundRow(action=each.action, receipt=outcome.id, result=result, evidence=each.evidence)
+                    found.append(row)
+                case AskLater(code, after_s, absent_count, last_absent_at):
+                    later.append(
+                        LaterRow(
+                            action=each.action,
+                            after_s=self._later_s(after_s),
+                            absent_count=absent_count,
+                            last_absent_at=last_absent_at,
+                            reason=code,
+                            evidence=each.evidence,
+                        )
+                    )
+                case _:
+                    pass
+        written: frozenset[str] = frozenset()
+        for start in range(0, len(found), TOGETHER_MAX):
+            written |= (
+                verdicts.succeeded_all(self.ledger, found[start : start + TOGETHER_MAX], by=self.by) or frozenset()
+            )
+        for start in range(0, len(later), TOGETHER_MAX):
+            written |= (
+                verdicts.ask_later_all(self.ledger, later[start : start + TOGETHER_MAX], by=self.by) or frozenset()
+            )
+        return written
 
     def _verdict(
         self, spec: ToolSpec, action: UncertainAction, finding: Finding | None, *, moved: bool

@@ -25,7 +25,7 @@ from counterfoil.providers.outcomes import Finding, Found, Succeeded, Unknown
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.reconciler.budget import LookUpBudget
-from counterfoil.reconciler.conclusions import Conclusions
+from counterfoil.reconciler.conclusions import AskedAbout, Conclusions
 from counterfoil.reconciler.health import Health
 from counterfoil.reconciler.verdict import Person
 from counterfoil.workers.calls import call_of
@@ -152,12 +152,14 @@ class LookUps:
             place = self._reached(spec, part[0][0].account)
             self.health.note(spec.provider, part[0][0].account, findings.values(), reachable=before is not None)
             asked_at = {each.reach if each is not None else None for each in (before, place)}
+            found = []
             for action, _ in part:
                 finding = findings.get(action.action_id, Unknown("no_finding"))
                 if before is None and finding is not None:  # nobody can say where that was asked
                     finding = Unknown("unreachable")
                 moved = action.reach is not None and before is not None and asked_at != {action.reach}
-                effects += self.conclusions.conclude(spec, action, finding, moved=moved)
+                found.append(AskedAbout(action, finding, moved))
+            effects += self.conclusions.conclude(spec, found)
         return effects
 
     def _call(self, spec: ToolSpec, action: UncertainAction, place: _Place | None) -> Call | None:

@@ -180,6 +180,16 @@ SET state = 'succeeded', lease_until = NULL, receipt = :receipt, result = :resul
 WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence
 RETURNING action_id;
 
+-- name: verdicts_succeeded
+-- The same for many rows of one look-up's claim: one commit for all.
+UPDATE counterfoil.action AS a
+SET state = 'succeeded', lease_until = NULL, receipt = v.receipt, result = v.result, last_error_code = NULL,
+    last_error_field = NULL, changed_by = :by, change_reason = 'found', change_evidence = v.evidence
+FROM unnest(CAST(:action_ids AS text[]), CAST(:receipts AS text[]), CAST(:results AS text[]), CAST(:evidences AS text[]))
+  AS v (action_id, receipt, result, evidence)
+WHERE a.action_id = v.action_id AND a.state = 'reconciling' AND a.fence = :fence
+RETURNING a.action_id;
+
 -- name: verdict_failed
 UPDATE counterfoil.action
 SET state = 'permanent_failure', in_doubt = false, lease_until = NULL, last_error_code = :code, changed_by = :by,
@@ -232,6 +242,19 @@ SET state = 'uncertain', lease_until = NULL, absent_count = :absent_count, last_
     change_evidence = :evidence
 WHERE action_id = :action_id AND state = 'reconciling' AND fence = :fence
 RETURNING action_id;
+
+-- name: verdicts_ask_later
+-- The same for many rows of one look-up's claim.
+UPDATE counterfoil.action AS a
+SET state = 'uncertain', lease_until = NULL, absent_count = v.absent_count, last_absent_at = v.last_absent_at,
+    uncertain_since = coalesce(a.uncertain_since, counterfoil.now()),
+    next_lookup_at = counterfoil.now() + v.after_s * interval '1 second', changed_by = :by, change_reason = v.reason,
+    change_evidence = v.evidence
+FROM unnest(CAST(:action_ids AS text[]), CAST(:after_s AS float8[]), CAST(:absent_counts AS integer[]),
+            CAST(:last_absent_at AS timestamptz[]), CAST(:reasons AS text[]), CAST(:evidences AS text[]))
+  AS v (action_id, after_s, absent_count, last_absent_at, reason, evidence)
+WHERE a.action_id = v.action_id AND a.state = 'reconciling' AND a.fence = :fence
+RETURNING a.action_id;
 
 -- name: verdict_person
 UPDATE counterfoil.action
