@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from threading import Barrier, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.acceptance.doubts import to_review
 
 from counterfoil import Counterfoil, Of, tool
 from counterfoil.providers.outcomes import Rejected
+from counterfoil.reconciler import watch
 from counterfoil.reconciler.budget import LookUpBudget
 from counterfoil.reconciler.setup import reconciler_from
 from counterfoil.reconciler.ticks import Reconciler
@@ -400,8 +402,9 @@ class Sparing(Unlimited):
         return Granted(requests=granted, wait_s=5)
 
 
-def test_only_what_is_granted_is_asked(world: World, use_tools: Any, enqueue: Any, sql: Any) -> None:
-    """Rows beyond the provider's rate of look-ups wait, uncounted, and are the next tick's."""
+@pytest.fixture
+def five_mails(world: World, use_tools: Any, enqueue: Any) -> list[str]:
+    """Five mails of a function, each sent again after a look-up; the keys that it is asked about from now on."""
     asked: list[str] = []
     lost: set[str] = set()
 
@@ -422,7 +425,14 @@ def test_only_what_is_granted_is_asked(world: World, use_tools: Any, enqueue: An
     for order in "abcde":
         enqueue("send_mail", {"order": order}, order, order)
     world.settle()
-    watcher = world.reconciler.watcher
+    assert world.moved_s < 60  # nothing is settled later because it is watched
+    asked.clear()
+    return asked
+
+
+def test_only_what_is_granted_is_asked(world: World, five_mails: list[str], sql: Any) -> None:
+    """Rows beyond the provider's rate of look-ups wait, uncounted, and are the next tick's."""
+    watcher, asked = world.reconciler.watcher, five_mails
 
     def looked_up(granted: int) -> int:
         """How many the watch asks about a minute later."""
@@ -434,6 +444,23 @@ def test_only_what_is_granted_is_asked(world: World, use_tools: Any, enqueue: An
 
     assert [looked_up(2), looked_up(0), looked_up(9)] == [2, 0, 3]
     assert sql("SELECT sum(watch_count) FROM counterfoil.action") == [(5,)]
+
+
+def test_a_slow_look_up_holds_no_answer_back(
+    world: World, five_mails: list[str], monkeypatch: pytest.MonkeyPatch, sql: Any
+) -> None:
+    """What a function answers is written before the claim lapses, row by row; the others are due again after it."""
+    watcher = world.reconciler.watcher
+    took_s = watcher.lease_s * 0.6  # two of five
+    slow = SimpleNamespace(monotonic=lambda: len(five_mails) * took_s)
+    monkeypatch.setattr(watch, "time", slow)
+    world.advance(61)
+    world.reconcile()
+    assert len(five_mails) == 2
+    assert sql("SELECT sum(watch_count) FROM counterfoil.action") == [(2,)]
+    world.advance(watcher.lease_s + 1)
+    world.reconcile()
+    assert sql("SELECT sum(watch_count) FROM counterfoil.action") == [(4,)]
 
 
 def test_nobody_can_be_asked(world: World, use_tools: Any, enqueue: Any, sql: Any) -> None:
