@@ -70,13 +70,14 @@ class Settler:
 
     def _note(self, action: ClaimedAction, outcome: Outcome) -> None:
         """Of a tool without a look-up only its calls tell whether the provider answers."""
+        failed: str | None = None
         match outcome:
             case Rejected(code) if outcome.retryable:  # a throttle answers nothing
                 failed = code
             case Succeeded() | Rejected():
-                failed = None
+                pass
             case Uncertain(code) if code in ANSWERS:
-                failed = None
+                pass
             case Uncertain(code) if code != OUR_BUG:
                 failed = code
             case NotSent(code) if code in CONNECT_CODES:

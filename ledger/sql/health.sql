@@ -117,15 +117,15 @@ RETURNING o.kind, o.subject, b.answers,
 
 -- name: escalate_too_long
 -- A person knows more than further look-ups will: the row was asked about, and its provider has answered, for `limits_s`
--- since the newest attempt, since the outcome became unknown, and since the newest outage. What a person has asked for, and
--- what a look-up holds, is left to that.
+-- since the newest attempt, since the outcome became unknown, and since the newest outage (while one lasts that is NULL, so
+-- nobody is meant). What a person has asked for, and what a look-up holds, is left to that.
 WITH due AS MATERIALIZED (
   SELECT a.action_id
   FROM counterfoil.provider_health AS h
   JOIN counterfoil.action AS a ON a.provider = h.provider AND a.account = h.account
   JOIN unnest(CAST(:tools AS text[]), CAST(:versions AS integer[]), CAST(:limits_s AS double precision[]))
     AS t (tool, version, limit_s) ON t.tool = a.tool AND t.version = a.tool_version
-  WHERE h.way = 'look_up' AND h.answering_since IS NOT NULL
+  WHERE h.way = 'look_up'
     AND h.answered_at > counterfoil.now() - :fresh_s * interval '1 second'
     AND a.state = 'uncertain'
     AND a.uncertain_since <= counterfoil.now() - :least_s * interval '1 second'

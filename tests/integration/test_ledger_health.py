@@ -296,8 +296,10 @@ def test_answered_for(rows: Rows, ledger: Ledger) -> None:
     answer(ledger, way="send")
     assert answered()
     assert not answered(rows.one("SELECT counterfoil.now() - interval '1 minute' AS at")["at"])
+    long_ago = rows.one("SELECT counterfoil.now() - interval '1 day' AS at")["at"]
+    assert answered(long_ago)
     fail(rows, ledger, way="send")
-    assert not answered()
+    assert not answered(long_ago), "an outage, however recent the newest answer is"
 
 
 def test_an_alarm_is_raised_once(rows: Rows, ledger: Ledger, at_once: AtOnce) -> None:

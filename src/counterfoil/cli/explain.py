@@ -292,6 +292,8 @@ _WHY = {
     "bulk_unapproved": "it is one of several that nothing takes back, and nobody has approved it",
     "found_after_all": "it had ended without an effect, and a later look-up has found one",
     "late_success": "an answer came after it had been settled: it was done all the same",
+    "uncertain_too_long": "its provider answers, and look-ups have not settled it for as long as uncertain_max_s",
+    "unreachable": "its account or secret is not configured where look-ups are made, so nobody could ask",
     "tool_unknown": "no reconciler has its tool in this version",
     "unreadable": "its recorded arguments cannot be read",
 }
