@@ -1,36 +1,33 @@
-"""What every test may use: one real Postgres and Valkey for the whole run, a cloned database for each test.
+"""What every test may use: one real Postgres and Valkey for the whole run, a database for each test.
 
-`services` starts them once, for all xdist workers together; `database` is a clone of a migrated template with a login for
+`services` starts them once, for all xdist workers together; `database` is as new as the migrated template, with a login for
 each role; `valkey` is the shared server and a key prefix of the test's own. Nothing starts before a test asks for it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from tests import run_folder
 from tests.clones import UNDURABLE, Clones, prepare_template
+from tests.run_folder import FOLDER_VARIABLE
 
 from counterfoil.providers.registry import Registry
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.settings import Settings
 from counterfoil.stack import postgres
 from counterfoil.stack.databases import LOGINS, Login, database_url, prepare_database
-from counterfoil.stack.home import Home, home
-from counterfoil.stack.processes import recall, remember
+from counterfoil.stack.home import Home
 from counterfoil.stack.services import Services, Urls
 from counterfoil.testing import World, advance_ledger
 
@@ -41,28 +38,22 @@ TEST_LOGINS = (
     Login("operator2", "cf_operator2", "operator", ("*",)),
 )
 
-FOLDER_PREFIX = "counterfoil-tests-"
-FOLDER_VARIABLE = "CF_TEST_FOLDER"
-"""How the xdist workers hear from the controller where the run's services live."""
+MADE_HERE = pytest.StashKey[Path]()
+"""The run's folder, where it is this process that has made it."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The controller names one folder for the run, and ends what a killed run of earlier has left."""
+    """The controller names one folder for the run, unless it was given one whose services it may use."""
     # A shell has its background jobs ignore SIGINT, and whatever the tests start would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if hasattr(config, "workerinput"):
-        return
-    _end_abandoned_runs()
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-    folder.chmod(0o755)  # as root the servers run as another user, who must get in; what is inside is closed
-    remember(folder / "controller.json", os.getpid())
-    os.environ[FOLDER_VARIABLE] = str(folder)
+    if FOLDER_VARIABLE not in os.environ:
+        config.stash[MADE_HERE] = run_folder.make()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The controller stops the services, after all workers are gone."""
-    if not hasattr(config, "workerinput") and FOLDER_VARIABLE in os.environ:
-        _remove_run(Path(os.environ.pop(FOLDER_VARIABLE)))
+    """Whoever has made the folder ends it, after all workers are gone."""
+    if MADE_HERE in config.stash:
+        run_folder.remove(config.stash[MADE_HERE])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +76,7 @@ class Database:
 @pytest.fixture(scope="session")
 def stack_home() -> Home:
     """The home of this run's services."""
-    return _run_home(Path(os.environ[FOLDER_VARIABLE]))
+    return run_folder.home_in(Path(os.environ[FOLDER_VARIABLE]))
 
 
 @pytest.fixture(scope="session")
@@ -194,25 +185,3 @@ def world(settings: Settings, database: Database, sandbox: Sandbox) -> Iterator[
     )
     yield made
     made.close()
-
-
-def _run_home(folder: Path) -> Home:
-    return home(folder, environ={**os.environ, "COUNTERFOIL_HOME": str(folder / "home")})
-
-
-def _remove_run(folder: Path) -> None:
-    if (folder / "home").exists():
-        Services.stop(_run_home(folder))
-    shutil.rmtree(folder)
-
-
-def _end_abandoned_runs() -> None:
-    """A run that was killed outright could not stop its servers: whoever runs next does, one of those who try."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
-        with suppress(FileNotFoundError, BlockingIOError):  # another run has removed it, or is about to
-            status = folder.stat()
-            settled = time.time() - status.st_mtime > 60  # a younger one may be about to record its controller
-            if status.st_uid == os.geteuid() and settled and recall(folder / "controller.json", lambda _: True) is None:
-                with (folder / "controller.json").open("a") as claimed:
-                    fcntl.flock(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _remove_run(folder)

@@ -10,14 +10,16 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 AT_ONCE = 3
-"""Runs of pytest beside each other, each with services of its own: most of a run is waiting for them to start."""
+"""Runs of pytest beside each other, over the same services: most of a run is waiting for processes to start."""
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 
 def main() -> int:
@@ -32,12 +34,24 @@ def main() -> int:
             print(f"{name:16} {patch.__doc__}")
         return 0
     names = options.guards or list(GUARDS)
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+    with shared_services(), ThreadPoolExecutor(AT_ONCE) as threads:
         green = [name for name, red in zip(names, threads.map(_is_red, names), strict=True) if not red]
     print(f"{len(names) - len(green)} of {len(names)} guards are held by a test", flush=True)
     for name in green:
         print(f"NOT HELD: {name} can be switched off and no test fails", file=sys.stderr)
     return 1 if green else 0
+
+
+@contextmanager
+def shared_services() -> Iterator[None]:
+    """Every run starts them in one folder, or finds them there; each test has a database of its own anyway."""
+    from tests import run_folder
+
+    folder = run_folder.make()
+    try:
+        yield
+    finally:
+        run_folder.remove(folder)
 
 
 def _is_red(name: str) -> bool:
