@@ -75,6 +75,8 @@ class Found:
     created_at: datetime | None = None
     as_intended: bool = True
     """False: the object shows by itself that this is not what was asked for; a person decides, whatever `outcome` says."""
+    renamed: bool = False
+    """The provider has given the object another id since it was made: another receipt than before is no other object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def _seen(state: State, receipt: str | None, finding: Finding) -> Meaning:
         case Absent():
             return NothingNew()
         case Found(outcome):
-            return _seen_one(state, receipt, outcome)
+            return _seen_one(state, receipt, finding, outcome)
         case Many(receipts):
             if state in HAPPENED:
                 return _other(receipts, receipt)
@@ -88,9 +88,11 @@ def _seen(state: State, receipt: str | None, finding: Finding) -> Meaning:
             assert_never(finding)
 
 
-def _seen_one(state: State, receipt: str | None, outcome: Succeeded | Rejected | Uncertain) -> Meaning:
+def _seen_one(state: State, receipt: str | None, finding: Found, outcome: Succeeded | Rejected | Uncertain) -> Meaning:
     match outcome:
         case Rejected():  # it is there, and has no effect
+            return NothingNew()
+        case Succeeded() if finding.renamed and state is State.SUCCEEDED:
             return NothingNew()
         case Succeeded(found):
             return _other((found,), receipt) if state in HAPPENED else FoundAfterAll("found_after_all", found)

@@ -212,7 +212,7 @@ def schedule_finding(
             why = why or "other_text"
         why = why or _elsewhere(message, call)
         done = _scheduled(str(message["ts"]), call, "posted")
-        return Found(_unless(why, done), created_at=_when(message["ts"]), as_intended=why is None)
+        return Found(_unless(why, done), created_at=_when(message["ts"]), as_intended=why is None, renamed=True)
     return Absent()
 
 

@@ -119,6 +119,19 @@ def test_what_has_succeeded_or_was_taken_back(state: State, finding: Finding, sa
     assert meaning(state, "pi_1", finding, moved=False) == said
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (State.SUCCEEDED, NothingNew()),
+        (State.COMPENSATED, Duplicate("1700.1")),
+        (State.CANCELLED, FoundAfterAll("found_after_all", "1700.1")),
+    ],
+)
+def test_what_the_provider_calls_by_another_id(state: State, said: Meaning) -> None:
+    """A scheduled message that was posted is the one on record, unless that one was taken back."""
+    assert meaning(state, "Q1", Found(Succeeded("1700.1"), renamed=True), moved=False) == said
+
+
 @pytest.mark.parametrize(("finding", "twice"), [(OTHER, False), (Many(("pi_1", "pi_2")), True)])
 def test_a_success_that_only_a_person_vouches_for(finding: Finding, twice: bool) -> None:
     """It has no receipt to compare: what is found is it, and two are one too many."""
