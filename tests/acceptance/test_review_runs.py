@@ -39,14 +39,14 @@ def test_the_reconciler_dies(
     action_id = doubted()
     [receipt] = charge_ids(world)
     cli("review", "happened", action_id, "--receipt", receipt, "--wait-s", "0")
-    look_ups = type(world.reconciler.look_ups)
-    name = "_ask" if point == "claimed" else "_write"
+    look_ups = world.reconciler.look_ups
+    killed, name = (type(look_ups), "_ask") if point == "claimed" else (type(look_ups.conclusions), "conclude")
 
     def die(*_: object) -> None:
         raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr(look_ups, name, die)
+        patched.setattr(killed, name, die)
         with pytest.raises(Crash):
             world.reconcile()
     world.restart()

@@ -284,8 +284,9 @@ def test_settled_rows_cost_nothing(rows: Rows) -> None:
     rows.owner.execute(
         f"INSERT INTO counterfoil.action (action_id, tenant, run, step, revision, phase, actor, tool, tool_version, class,"
         f" effect, target, provider, account, queue, arguments, arguments_sha256, state, receipt)"
-        f" SELECT 'act_' || left(translate(md5(n::text), '0189', 'ghij'), 26), 'acme', 'stripe', 'x' || n, 1, 'do', 'bot', 'stripe_charge', 1, 'compensatable',"
-        f" 'charge', 'o' || n, 'stripe', 'default', 'cf-stripe', '{{}}', encode(sha256('{{}}'), 'hex'), 'succeeded', 'pi_1'"
+        f" SELECT 'act_' || left(translate(md5(n::text), '0189', 'ghij'), 26), 'acme', 'stripe', 'x' || n, 1, 'do', 'bot',"
+        f" 'stripe_charge', 1, 'compensatable', 'charge', 'o' || n, 'stripe', 'default', 'cf-stripe', '{{}}',"
+        f" encode(sha256('{{}}'), 'hex'), 'succeeded', 'pi_1'"
         f" FROM generate_series(1, {SETTLED}) AS n".encode()
     )
     rows.owner.execute("SET session_replication_role = origin")
