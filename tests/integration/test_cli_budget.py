@@ -242,6 +242,7 @@ def test_who_serves_one_tenant_is_told_what_is_hidden(cli: Cli, rows: Rows) -> N
     page = cli("list", "stripe", "--json", role="reader").json[0]
     assert page["sees_changes"] is False
     assert "does not serve all tenants" in cli("list", role="reader").out
+    assert "only those of this login's tenants" in cli("list", "--what-if", "stripe", "rate_per_s=1", role="reader").out
 
 
 def test_a_change_that_an_upgrade_cannot_use_is_told(cli: Cli, rows: Rows) -> None:

@@ -158,7 +158,7 @@ def test_what_came_of_each() -> None:
 @pytest.mark.parametrize("reason", REASONS)
 def test_only_a_looser_limit_lets_counted_waits_pass(reason: str) -> None:
     """Each limit behind a reason, moved either way: looser, all of its waits could pass; tighter, none; never another's."""
-    denied = dict.fromkeys(REASONS, 7)
+    denied = {str(each): 7 for each in REASONS}
     for name in REASONS[reason]:  # type: ignore[index] - a key of it
         if name in ("tenant_share", "window_ms"):
             continue

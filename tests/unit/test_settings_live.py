@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import pytest
 
 from counterfoil.ledger.errors import ConfigError
@@ -25,7 +27,7 @@ def keys() -> set[str]:
     """Every key of a provider's table, those of its tables dotted."""
     found: set[str] = set()
     for name, field in ProviderSettings.model_fields.items():
-        below = field.annotation
+        below: Any = field.annotation
         is_table = isinstance(below, type) and issubclass(below, Section)
         found |= {f"{name}.{key}" for key in below.model_fields} if is_table else {name}
     return found
@@ -48,9 +50,9 @@ def test_secrets_never_change_live() -> None:
 
 @pytest.mark.parametrize("profile", ["standard", "fast"])
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_change_leaves_all_else_alone(profile: str, listed: bool) -> None:
+def test_a_change_leaves_all_else_alone(profile: Literal["standard", "fast"], listed: bool) -> None:
     """With or without a table, under either profile: the key has the value, and nothing else is another."""
-    table = {"base_url": "http://127.0.0.1:1", "api_key": "sk", "attempts_max": 3}
+    table: Any = {"base_url": "http://127.0.0.1:1", "api_key": "sk", "attempts_max": 3}
     settings = Settings(profile=profile, providers={"stripe": table} if listed else {})
     for name in LIVE:
         before = configured(settings, "stripe", name)

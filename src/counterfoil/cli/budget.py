@@ -18,7 +18,7 @@ from counterfoil.ledger.errors import ArgumentError
 if TYPE_CHECKING:
     from counterfoil.cli.budget_page import Page, WhatIf
     from counterfoil.ledger.changes import Change
-    from counterfoil.ledger.connection import Ledger
+    from counterfoil.ledger.connection import Ledger, Row
     from counterfoil.people.fleet import Values
     from counterfoil.settings import Settings
     from counterfoil.settings_providers import ProviderSettings
@@ -222,13 +222,12 @@ class _Fleet:
         """One for each provider, or for this one."""
         from counterfoil.cli.budget_page import Page
         from counterfoil.ledger.changes import modes
-        from counterfoil.ledger.queries import load
         from counterfoil.people.fleet import find_provider, standings
 
         names = self.names()
         names = names if provider is None else [find_provider(provider, names)]
         peeks, stopped = self._peeks(names), modes(self.ledger)
-        login = self.ledger.row(load("counterfoil.cli", "sql/fleet.sql")["serves_everybody"], {}) or {}
+        login = self._login()
         return [
             Page(
                 provider=name,
@@ -269,7 +268,13 @@ class _Fleet:
             then=replay(tried, then, lease_ms=lease_ms),
             counted=counted,
             could_pass=None if counted is None else could_pass(counted, now, then),
+            sees_all=self._login()["serves"],
         )
+
+    def _login(self) -> Row:
+        from counterfoil.ledger.queries import load
+
+        return self.ledger.rows(load("counterfoil.cli", "sql/fleet.sql")["serves_everybody"], {})[0]
 
     def _peeks(self, names: Sequence[str]) -> dict[str, Peek | None] | None:
         """What the store has of each provider, None where it does not answer; None in place of all: there is no store."""

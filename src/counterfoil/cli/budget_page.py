@@ -143,6 +143,8 @@ class WhatIf:
     counted: Mapping[str, int] | None
     """Waits that the store has counted in 24 hours, by reason; None: it does not answer."""
     could_pass: Mapping[str, int] | None
+    sees_all: bool
+    """Whether the login serves all tenants: else both the attempts and the changes are a part."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -151,6 +153,7 @@ class WhatIf:
             "from": self.since,
             "to": self.until,
             "is_capped": self.is_capped,
+            "sees_all": self.sees_all,
             "now": asdict(self.now),
             "then": asdict(self.then),
             "waits_counted": self.counted,
@@ -166,6 +169,8 @@ class WhatIf:
         say(f"{self.provider} with {clean(wanted)}, for the {attempts} attempts of the last 24 hours")
         if self.is_capped and self.since is not None:
             say(f"  only the newest of them, since {stamp(self.since)}: no more are replayed at once")
+        if not self.sees_all:
+            say(f"  only those of this login's tenants; {HIDDEN}")
         if attempts:
             self._print_both()
         if self.counted is None:
