@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -310,3 +312,18 @@ def test_an_alarm_is_raised_once(rows: Rows, ledger: Ledger, at_once: AtOnce) ->
     assert alarms.end_alarm(ledger, "unwind_blocked", "act_1")
     assert not alarms.end_alarm(ledger, "unwind_blocked", "act_1")
     assert alarms.raise_alarm(ledger, "unwind_blocked", "act_1")
+
+
+def test_an_alarm_that_another_process_is_raising(rows: Rows, ledger: Ledger) -> None:
+    """It waits for the other's commit, and then is not the one who has opened it."""
+    blocked = "SELECT count(*) AS n FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+    watcher, deadline = rows.connect("owner"), time.monotonic() + 20
+    with ThreadPoolExecutor(1) as pool:
+        with rows.owner.transaction():
+            rows.owner.execute(
+                "INSERT INTO counterfoil.alarm (kind, subject, tenant) VALUES ('unwind_blocked', 'a', '*')"
+            )
+            told = pool.submit(alarms.raise_alarm, ledger, "unwind_blocked", "a")
+            while (row := watcher.execute(blocked).fetchone()) is None or not row["n"]:
+                assert time.monotonic() < deadline, "it never waited"
+        assert told.result(timeout=20) is False

@@ -404,6 +404,7 @@ def test_a_counter_action_says_what_it_is_about() -> None:
         ),
         (EXACT, {}, "4 of 5 attempts are left."),
         (EXACT, {"attempt_count": 7}, "0 of 5 attempts are left."),
+        (Contract(native_key_ttl_s=60), {"attempt_count": 7}, "Repeats of its key are its look-ups, and use up no"),
         (EXACT, {"no_resend": True}, "Nothing is sent again, whatever a look-up finds."),
         (EXACT, {}, "only evidence ends it."),
         (EXACT, {"cancel_requested_at": at(50)}, "A cancel was asked for."),

@@ -214,7 +214,9 @@ def _windows(action: Row, terms: Terms) -> Iterator[Sentence]:
         else:
             told = f"Its key is not trusted since {_time(ends, action)}: before a resend, absence must be proved."
         yield Sentence("limit", told, ends)
-    if terms.attempts_max is not None and not action["no_resend"]:
+    if action["in_doubt"] and contract.native_key_ttl_s is not None and not contract.lookup:
+        yield Sentence("limit", "Repeats of its key are its look-ups, and use up no attempts.")
+    elif terms.attempts_max is not None and not action["no_resend"]:
         left = max(terms.attempts_max - action["attempt_count"], 0)
         yield Sentence("limit", f"{left} of {terms.attempts_max} attempts are left.")
 
@@ -310,7 +312,8 @@ def _of(action: Row) -> str:
 
 
 def _attempt_after(action: Row, terms: Terms) -> str:
-    of = "" if terms.attempts_max is None else f" of {terms.attempts_max}"
+    is_over = terms.attempts_max is None or action["attempt_count"] >= terms.attempts_max
+    of = "" if is_over else f" of {terms.attempts_max}"
     return f"attempt {action['attempt_count'] + 1}{of}"
 
 
