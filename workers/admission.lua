@@ -182,7 +182,7 @@ end
 
 local function one(ask)
   if s.rate < 1 then return { 'rate', math.ceil((1 - s.rate) * 1000 / rate_per_s()) } end
-  if ask[1] == 'first' or s.breaker == 'half' then return end
+  if ask[1] == 'first' then return end
   local lacks = cost_of(ask[1]) - math.min(s.tokens, tenant_tokens(ask[2]))
   if lacks > 0 then
     local per_ms = limits.refill_per_min / 60000

@@ -8,12 +8,12 @@ wait in Postgres; there, too, the caps on attempts and the deadlines are kept, w
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import uuid4
-from zlib import crc32
 
 from counterfoil.ledger.claims import WaitingAction
 from counterfoil.outbox.gates import Gate
@@ -277,14 +277,15 @@ class FleetAdmission:
             limiter, now, limits = self._share(provider)
             seen = limiter.seen(now, limits)
         open_in_s = seen["open_in_ms"] / 1000
-        if seen["breaker"] == "half":
-            return Gate(open_in_s=min(open_in_s, PROBE_ANSWER_S), firsts=1, retries=1)
         if open_in_s > 0:
-            return Gate(open_in_s=open_in_s, firsts=0, retries=0)
+            soon_s = PROBE_ANSWER_S if seen["breaker"] == "half" else open_in_s
+            return Gate(open_in_s=min(open_in_s, soon_s), firsts=0, retries=0)
         room = max(1, math.floor(seen["rate"] + seen["rate_per_s"] * AHEAD_S))
         cheapest = max(min(limits.cost_after_throttle, limits.cost_after_timeout), 1e-9)
         ratio_room = max(limits.ratio_max * seen["firsts"], limits.retries_per_min_min) - seen["retries"]
         retries = max(0, math.floor(min(room, seen["tokens"] / cheapest, ratio_room)))
+        if seen["breaker"] == "half":
+            return Gate(firsts=1, retries=min(1, retries))
         return Gate(firsts=room, retries=retries)
 
     def peek(self, provider: str) -> Peek | None:
@@ -344,9 +345,7 @@ class FleetAdmission:
         own = self._own.get(provider)
         if own is None:
             own = self._own[provider] = Limiter.fresh(now_s * 1000, limits)
-            own.rate = (
-                crc32(self.worker.encode()) / 2**32
-            )  # or all processes would begin with a call in the same moment
+            own.rate = random.random()  # or all processes would begin with a call in the same moment
             if now_s - max(memory.failed_at, memory.held_at) < REMEMBERED_S:
                 own.trip(now_s * 1000, limits)
         return own, now_s * 1000, limits

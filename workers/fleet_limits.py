@@ -51,12 +51,13 @@ class Limits:
         the failures is an outage to it, and of the probes it makes its part, too."""
         parts = max(1, processes)
         open_ms = max(self.open_ms, min(self.open_ms * parts, AWAY_OPEN_MAX_MS))
+        usual = max(RAMP_MIN_PER_S, usual_per_s) if usual_per_s > 0 else self.rate_per_s
         return replace(
             self,
             tokens_max=0.0,
             refill_per_min=0.0,
             tenant_share=None,
-            rate_per_s=self.ramp_per_s(usual_per_s) / parts,
+            rate_per_s=min(self.rate_per_s, usual) / parts,
             failures_min=max(1, round(self.failures_min / parts)),
             open_ms=open_ms,
             open_max_ms=max(self.open_max_ms, open_ms),

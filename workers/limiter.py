@@ -256,7 +256,7 @@ class Limiter:
     def _one(self, now: float, limits: Limits, ask: Ask) -> Said:
         if self.rate < 1:
             return Said("rate", math.ceil((1 - self.rate) * 1000 / self._rate_per_s(now, limits)))
-        if ask.kind is Kind.FIRST or self.breaker == "half":  # a probe is one call, whatever the budget says
+        if ask.kind is Kind.FIRST:
             return Said()
         cost = limits.cost(ask.kind)
         lacks = cost - min(self.tokens, self._tenant(now, limits, ask.tenant))
