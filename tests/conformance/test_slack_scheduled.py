@@ -184,6 +184,9 @@ def test_nothing_is_concluded_while_it_may_be_posted(slack: SlackAdapter, sandbo
     assert sandbox.count("slack_messages") == 1
     assert find(slack, schedule) == Unknown("about_to_post")
     sandbox.advance(50)
+    finding = find(slack, schedule)
+    assert isinstance(finding, Found)
+    assert finding.renamed  # its `ts` is no other message's
     assert found(slack, schedule).fields["status"] == "posted"
     never = schedule_call(sandbox, 2)
     sandbox.advance(3600 + 86_500)

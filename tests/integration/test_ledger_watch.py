@@ -83,7 +83,6 @@ def plain(rows: Rows, ledger: Ledger) -> str:
 
 def taken_back(rows: Rows, ledger: Ledger) -> str:
     made = plain(rows, ledger)
-    ledger.close()
     rows.owner.execute(
         "UPDATE counterfoil.action SET state = 'compensated', changed_by = 'x', change_reason = 'x' WHERE action_id = %s",
         (made,),
@@ -103,6 +102,17 @@ def changed(rows: Rows, ledger: Ledger) -> str:
     return made
 
 
+def never_left(rows: Rows, ledger: Ledger) -> str:
+    """Claimed, stopped before its call, and ended by a person."""
+    made = rows.build("ready")
+    assert rows.settle("person", ledger, rows.claimed(ledger, made))
+    rows.owner.execute(
+        "UPDATE counterfoil.action SET state = 'not_executed', changed_by = 'x', change_reason = 'x' WHERE action_id = %s",
+        (made,),
+    )
+    return made
+
+
 CASES: dict[str, tuple[Callable[[Rows, Ledger], str], float | None]] = {
     "refused": (refused, CLEAR_VISITS_S[0]),
     "taken back": (taken_back, CLEAR_VISITS_S[0]),
@@ -115,6 +125,7 @@ CASES: dict[str, tuple[Callable[[Rows, Ledger], str], float | None]] = {
     "plain success": (plain, None),
     "never sent": (withdrawn, None),
     "stale before sending": (changed, None),
+    "stopped before sending": (never_left, None),
 }
 
 
