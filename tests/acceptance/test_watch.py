@@ -352,6 +352,19 @@ def test_many_rows_are_one_question(world: World, sent_twice: Any, sql: Any) -> 
     assert sql("SELECT count(*) FROM counterfoil.action WHERE watch_count = 1") == [(8,)]
 
 
+def test_uncertain_actions_come_first(world: World, sent_twice: Any, enqueue: Any) -> None:
+    """While look-ups of what is uncertain are overdue, what has ended waits."""
+    sent_twice(fault="504_before_commit")
+    world.sandbox.jira.fault("504_after_commit", on="issue.create")
+    enqueue("jira_create", TICKET | {"order_id": "1183"}, "s2")
+    world.work()
+    world.advance(130)
+    before = searches(world)
+    assert (world.reconciler.watch(), searches(world)) == (0, before)
+    world.reconciler.sweep_uncertain()
+    assert world.reconciler.watch() == 1
+
+
 def test_an_outage_proves_nothing(world: World, given_up: Any, state: Any, sql: Any) -> None:
     """Look-ups that fail are repeated soon and count for nothing; after the outage the effect is found."""
     action_id = given_up()
