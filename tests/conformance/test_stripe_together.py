@@ -107,18 +107,20 @@ def test_a_payment_that_lost_our_key_is_doubted_for_its_own_customer_only(
     assert others == [Absent()] * 4
 
 
+@pytest.mark.parametrize(("presence_only", "left"), [(False, 8), (True, 4)])
 def test_a_list_that_is_too_long_is_given_up(
-    stripe_adapter: StripeAdapter, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    stripe_adapter: StripeAdapter, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, presence_only: bool, left: int
 ) -> None:
-    """Whole lists of the customers are read then, at once a little more than before; no half list is an absence."""
+    """Whole lists of the customers are read then, a little more in all than without; no half list is an absence. What half
+    a list has shown is there all the same, where only that is asked."""
     monkeypatch.setattr("counterfoil.providers.stripe.reads.PAGE_SIZE", 2)
-    calls = [call(number) for number in range(8)]
+    calls = [call(number, presence_only=presence_only) for number in range(8)]
     for each in calls[:6]:
         sent(stripe_adapter, each)
     findings = look(stripe_adapter, calls)
     assert [type(findings[each.action_id]) for each in calls] == [Found] * 6 + [Absent] * 2
     assert findings[calls[7].action_id] == Absent()
-    assert lists(sandbox) == len(calls) // shared.CALLS_A_PAGE_MIN + len(calls)
+    assert lists(sandbox) == len(calls) // shared.CALLS_A_PAGE_MIN + left
 
 
 def test_what_was_made_at_another_time_is_asked_for_by_itself(stripe_adapter: StripeAdapter, sandbox: Sandbox) -> None:
