@@ -13,7 +13,6 @@ from counterfoil.reconciler.notify import Notifier
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
-
 SECRET = "the customer's secret"
 
 TIMEOUT_S = 20.0
