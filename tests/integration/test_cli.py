@@ -12,7 +12,6 @@ from tests.integration.terminal import Cli, terminal
 from counterfoil.cli.main import EXTRAS, main
 from counterfoil.ledger.errors import CounterfoilError
 
-
 NOWHERE = "postgresql://nobody:s3cret@127.0.0.1:1/none"
 
 
