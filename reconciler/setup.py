@@ -24,8 +24,8 @@ from counterfoil.reconciler.unwind import Unwinder
 from counterfoil.reconciler.versions import VersionReads
 from counterfoil.reconciler.watch import Watch
 from counterfoil.settings import Settings
-from counterfoil.workers.admission import Admission, Unlimited
-from counterfoil.workers.setup import terms_from
+from counterfoil.workers.admission import Admission
+from counterfoil.workers.setup import admission_from, terms_from
 
 
 def reconciler_from(
@@ -36,12 +36,15 @@ def reconciler_from(
     admission: Admission | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Reconciler:
-    """The reconciler of this process, with a connection of its own. `admission`: whose rate its look-ups take."""
+    """The reconciler of this process, with a connection of its own. `admission`: whose rate its look-ups
+    take; None = the fleet's."""
     name = by or f"reconciler {socket.gethostname()}:{os.getpid()}"
     ledger = Ledger(settings.database_url(), application_name=f"counterfoil {name}"[:63])
     terms = terms_from(settings, ledger, registry, monotonic=monotonic)
     sweeps, rng = settings.reconciler, random.Random()
-    budget = LookUpBudget(admission=admission or Unlimited())
+    if admission is None:
+        admission = admission_from(settings, terms.live.provider, worker=name)
+    budget = LookUpBudget(admission=admission)
     health = Health(ledger=ledger, uncertain_max_s=lambda provider: terms.live.provider(provider).uncertain_max_s)
     return Reconciler(
         ledger=ledger,

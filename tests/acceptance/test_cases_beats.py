@@ -18,6 +18,7 @@ from counterfoil.providers.spec import ToolSpec
 from counterfoil.reconciler.setup import reconciler_from
 from counterfoil.reconciler.ticks import Reconciler
 from counterfoil.testing import World
+from counterfoil.workers.admission import Unlimited
 
 CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"}
 TICKET = {"project": "SUP", "summary": "Order 1182", "order_id": "1182"}
@@ -79,7 +80,10 @@ def slow() -> Iterator[SlowLookUps]:
 def reconcilers(world: World, slow: SlowLookUps) -> Iterator[list[Reconciler]]:
     """Two reconciling processes, each with two ticks of every kind at once: of two beats."""
     made = [
-        slow.slowing(reconciler_from(world.settings, by=f"reconciler-{n}", registry=world.registry)) for n in range(4)
+        slow.slowing(
+            reconciler_from(world.settings, by=f"reconciler-{n}", registry=world.registry, admission=Unlimited())
+        )
+        for n in range(4)
     ]
     yield made
     for each in made:

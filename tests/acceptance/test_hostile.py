@@ -17,6 +17,7 @@ from counterfoil.providers.outcomes import Found, Rejected, Succeeded
 from counterfoil.providers.tool import tool
 from counterfoil.reconciler.setup import reconciler_from
 from counterfoil.testing import World
+from counterfoil.workers.admission import Unlimited
 
 CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"}
 NOTE: dict[str, Any] = {
@@ -71,7 +72,7 @@ def test_a_slow_look_up_is_still_written(world: World, enqueue, use_tools) -> No
         raise requests.ReadTimeout
 
     use_tools(note, unnote)
-    other = reconciler_from(world.settings, by="other", registry=world.registry)
+    other = reconciler_from(world.settings, by="other", registry=world.registry, admission=Unlimited())
     for number in range(8):
         enqueue("note", {"order": str(number)}, f"s{number}")
     world.work()

@@ -258,7 +258,7 @@ class StillWorld(World):
         return replace(executor, ledger=ledger, settler=settler, monotonic=lambda: self.moved_s)
 
     def new_reconciler(self, name: str) -> Reconciler:
-        made = reconciler_from(self.settings, by=name, registry=self.registry)
+        made = reconciler_from(self.settings, by=name, registry=self.registry, admission=Unlimited())
         self.unused.append(made.ledger)
         ledger = self._ledger()
         look_ups = replace(made.look_ups, ledger=ledger, rng=self.rng)
@@ -267,7 +267,7 @@ class StillWorld(World):
     @property
     def reconciler(self) -> Reconciler:
         if self._reconciler is None:
-            made = reconciler_from(self.settings, by="reconciler-1", registry=self.registry)
+            made = reconciler_from(self.settings, by="reconciler-1", registry=self.registry, admission=Unlimited())
             self._reconciler = replace(made, look_ups=replace(made.look_ups, rng=self.rng))
         return self._reconciler
 

@@ -18,6 +18,7 @@ from counterfoil.ledger.unwinds import UnwindingRun
 from counterfoil.outbox.results import Status
 from counterfoil.reconciler.setup import reconciler_from
 from counterfoil.testing import World
+from counterfoil.workers.admission import Unlimited
 from counterfoil.workers.points import Point
 
 if TYPE_CHECKING:
@@ -127,7 +128,10 @@ def test_the_worker_dies_in_a_compensation(
 @pytest.fixture
 def unwinders(world: World) -> Iterator[list[Unwinder]]:
     """Eight, each with a connection of its own."""
-    made = [reconciler_from(world.settings, by=f"reconciler-{n}", registry=world.registry) for n in range(8)]
+    made = [
+        reconciler_from(world.settings, by=f"reconciler-{n}", registry=world.registry, admission=Unlimited())
+        for n in range(8)
+    ]
     yield [each.unwinder for each in made]
     for each in made:
         each.ledger.close()

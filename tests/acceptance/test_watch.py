@@ -60,7 +60,7 @@ def searches(world: World) -> int:
 @contextmanager
 def second_reconciler(world: World) -> Iterator[Reconciler]:
     """One more reconciler, in this process."""
-    other = reconciler_from(world.settings, by="reconciler-2", registry=world.registry)
+    other = reconciler_from(world.settings, by="reconciler-2", registry=world.registry, admission=Unlimited())
     with closing(other.ledger):
         yield other
 

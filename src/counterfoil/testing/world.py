@@ -87,7 +87,11 @@ class World:
         """The reconciler of this process."""
         if self._reconciler is None:
             self._reconciler = reconciler_from(
-                self.settings, by="reconciler-1", registry=self.registry, monotonic=self._monotonic
+                self.settings,
+                by="reconciler-1",
+                registry=self.registry,
+                admission=Unlimited(),
+                monotonic=self._monotonic,
             )
         return self._reconciler
 
