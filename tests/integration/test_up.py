@@ -157,10 +157,10 @@ def test_interrupting_up_stops_everything(project: Path) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
-        wait_for(lambda: len(alive_children(project)) == 4)
-        children = alive_children(project)
-        process.send_signal(signal.SIGINT)
         try:
+            wait_for(lambda: len(alive_children(project)) == 4, 60)  # a busy machine takes half of that to start
+            children = alive_children(project)
+            process.send_signal(signal.SIGINT)
             process.wait(timeout=40)
         finally:
             process.kill()
