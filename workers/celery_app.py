@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from celery import Celery, signals
 
@@ -38,7 +38,8 @@ def worker_app(settings: Settings) -> Celery:
         include=TASKS,
         beat_schedule=importlib.import_module(SCHEDULE).beat_schedule(settings),
     )
-    app.steps["consumer"].add(IDLE_BEATS)
+    steps: Any = app.steps
+    steps["consumer"].add(IDLE_BEATS)
     return app
 
 

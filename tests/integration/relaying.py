@@ -39,7 +39,7 @@ def propose(
     step = f"step-{next(_steps)}"
     text = canonical_json(arguments or {"order": step})
     identity = action_id(tenant, "run", step, 1, "do")
-    values: dict[str, object] = dict.fromkeys(PROPOSE.parameters)
+    values: dict[str, Any] = dict.fromkeys(PROPOSE.parameters)
     values |= {
         "action_id": identity,
         "tenant": tenant,

@@ -135,7 +135,7 @@ VALUES: dict[str, object] = {
     "publishes": 3,
     "publishes_max": 8,
 }
-HOT = {
+HOT: dict[str, tuple[Query, dict[str, object]]] = {
     f"{name} {kind}".strip(): (query, {"is_retry": kind == "retries"})
     for file in ("sql/relay.sql", "sql/dead.sql")
     for name, query in load("counterfoil.outbox", file).items()
