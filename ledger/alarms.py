@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from counterfoil.ledger.connection import Ledger, Row
 from counterfoil.ledger.queries import load
 
@@ -20,6 +22,12 @@ def raise_alarm(ledger: Ledger, kind: str, subject: str, *, tenant: str = FLEET,
 def end_alarm(ledger: Ledger, kind: str, subject: str) -> bool:
     """True for the one caller that has ended it."""
     return ledger.row(_SQL["end_alarm"], {"kind": kind, "subject": subject}) is not None
+
+
+def keep_alarms(ledger: Ledger, kind: str, subjects: Sequence[str]) -> list[str]:
+    """Of one kind, opens those about these subjects and ends all others; returns the subjects of new ones."""
+    ledger.rows(_SQL["end_other_alarms"], {"kind": kind, "subjects": list(subjects)})
+    return [subject for subject in subjects if raise_alarm(ledger, kind, subject)]
 
 
 def end_settled_unwinds(ledger: Ledger) -> int:

@@ -374,9 +374,17 @@ def end_used_up(ledger: Ledger, action_id: str, *, attempts_max: int, worker: st
 
 
 def postpone_wakeup(ledger: Ledger, wake_up: WakeUp, *, delay_s: float) -> None:
-    """Gives the wake-up to a worker that has the tool; not an attempt."""
+    """Lets the relay publish it again after `delay_s`; not an attempt."""
     ledger.rows(
         _SQL["postpone_wakeup"],
+        {"action_id": wake_up.action_id, "generation": wake_up.generation, "delay_s": delay_s},
+    )
+
+
+def leave_to_others(ledger: Ledger, wake_up: WakeUp, *, delay_s: float) -> None:
+    """The same for what this worker lacks the tool, version or account for."""
+    ledger.rows(
+        _SQL["leave_to_others"],
         {"action_id": wake_up.action_id, "generation": wake_up.generation, "delay_s": delay_s},
     )
 

@@ -63,6 +63,16 @@ def hand_orphans_to_person(
     return _moved(ledger, "hand_orphans_to_person", tools=names, versions=versions, older_s=older_s, by=by, batch=batch)
 
 
+def tools_lacking(ledger: Ledger, *, older_s: float, batch: int = BATCH) -> list[str]:
+    """tool/version/account of what no worker could send for `older_s`, although workers had it in their hands."""
+    return [row["subject"] for row in ledger.rows(_SQL["tools_lacking"], {"older_s": older_s, "batch": batch})]
+
+
+def hand_lacking_to_person(ledger: Ledger, *, older_s: float, by: str, batch: int = BATCH) -> list[str]:
+    """ready or retryable_failure, in doubt → operator_review for what no worker could send again for `older_s`."""
+    return _moved(ledger, "hand_lacking_to_person", older_s=older_s, by=by, batch=batch)
+
+
 @dataclass(frozen=True, slots=True)
 class SentEarly:
     """A run that has sent irreversible effects before its pivot."""

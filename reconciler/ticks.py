@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from counterfoil.ledger import notices, sweeps
+from counterfoil.ledger import alarms, notices, sweeps
 from counterfoil.ledger.connection import Ledger
 from counterfoil.reconciler.escalate import Escalation
 from counterfoil.reconciler.lookups import LookUps, known_tools
@@ -19,6 +19,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.reconciler
 
 ORPHAN_AFTER_S = 3600.0
 """A look-up that is due for this long: every process that had the row's tool is gone. Longer than any deployment."""
+
+LACKING_AFTER_S = 900.0
+"""Workers had an action, and none its tool, version or account: longer than it takes to replace them one after another."""
 
 NOTICES_S = 90 * 86_400.0
 """Told notices are kept for a quarter: long enough to answer who was told."""
@@ -68,8 +71,8 @@ class Reconciler:
 
     def rescue(self) -> int:
         """What nobody moves on any more: claimable rows without a wake-up (our bug, so it is told as an error) get one,
-        uncertain rows of a tool that nobody has go to a person. And what must be 0: irreversible effects that were sent
-        before their run's pivot."""
+        uncertain rows of a tool that nobody has go to a person, as does in time what is in doubt and no worker can send
+        again. And what must be 0: irreversible effects that were sent before their run's pivot."""
         rescued = sweeps.rescue_lost_wakeups(self.ledger, older_s=self.lost_after_s)
         if rescued:
             log.error("wake_ups_rescued", actions=rescued)
@@ -77,9 +80,16 @@ class Reconciler:
         orphans = sweeps.hand_orphans_to_person(self.ledger, known=known, older_s=ORPHAN_AFTER_S, by=self.by)
         if orphans:
             log.error("tools_unknown", actions=orphans)
+        for subject in alarms.keep_alarms(
+            self.ledger, "no_worker", sweeps.tools_lacking(self.ledger, older_s=LACKING_AFTER_S)
+        ):
+            log.error("no_worker", tool=subject)
+        lacking = sweeps.hand_lacking_to_person(self.ledger, older_s=ORPHAN_AFTER_S, by=self.by)
+        if lacking:
+            log.error("no_worker_in_doubt", actions=lacking)
         for early in sweeps.sent_before_pivot(self.ledger, within_s=PIVOT_WITHIN_S):
             log.error("irreversible_before_pivot", tenant=early.tenant, run=early.run, actions=early.actions)
-        return len(rescued) + len(orphans)
+        return len(rescued) + len(orphans) + len(lacking)
 
     def escalate(self) -> int:
         """Tells outages, and hands what stays uncertain for too long to a person, while its provider answers."""

@@ -124,7 +124,7 @@ class Executor:
         """One action: claim → guards → version → send fence → call → settle. None when there was nothing to claim."""
         able = self._able(waiting)
         if able is None:
-            claims.postpone_wakeup(self.ledger, waiting.wake_up, delay_s=ELSEWHERE_S)
+            claims.leave_to_others(self.ledger, waiting.wake_up, delay_s=ELSEWHERE_S)
             return None
         spec, adapter, reach = able
         policy = limits_for(policy, self.contract(spec), in_doubt=waiting.in_doubt)

@@ -13,6 +13,12 @@ UPDATE counterfoil.alarm SET ended_at = counterfoil.now()
 WHERE kind = :kind AND subject = :subject AND ended_at IS NULL
 RETURNING alarm_id;
 
+-- name: end_other_alarms
+-- Of one kind, all but those about these subjects.
+UPDATE counterfoil.alarm SET ended_at = counterfoil.now()
+WHERE kind = :kind AND ended_at IS NULL AND NOT subject = ANY (CAST(:subjects AS text[]))
+RETURNING alarm_id;
+
 -- name: end_settled_unwinds
 -- The run is not held up any more: it was taken back otherwise, or a person has closed it.
 UPDATE counterfoil.alarm AS o SET ended_at = counterfoil.now()

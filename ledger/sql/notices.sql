@@ -23,7 +23,7 @@ WITH wanted AS (
   SELECT 'A-' || l.alarm_id, 'alarm', l.since, l.tenant FROM counterfoil.alarm AS l WHERE l.ended_at IS NULL
   UNION ALL
   SELECT 'A-' || l.alarm_id, 'alarm_ended', l.ended_at, l.tenant FROM counterfoil.alarm AS l
-  WHERE l.ended_at > counterfoil.now() - interval '1 day' AND l.kind IN ('outage', 'unreachable', 'queue_unserved')
+  WHERE l.ended_at > counterfoil.now() - interval '1 day' AND l.kind IN ('outage', 'unreachable', 'queue_unserved', 'no_worker')
 )
 INSERT INTO counterfoil.notice (subject_id, kind, since, tenant, next_try_at)
 SELECT w.subject_id, w.kind, w.since, w.tenant,

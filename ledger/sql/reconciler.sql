@@ -303,6 +303,29 @@ FROM counterfoil.action AS a JOIN lost ON lost.action_id = a.action_id
 ON CONFLICT (action_id) DO NOTHING
 RETURNING action_id;
 
+-- name: tools_lacking
+-- What workers have had in their hands for so long, and none of them could send.
+SELECT DISTINCT a.tool || '/' || a.tool_version || '/' || a.account AS subject
+FROM counterfoil.outbox AS o
+JOIN counterfoil.action AS a ON a.action_id = o.action_id
+WHERE o.lacking_since <= counterfoil.now() - :older_s * interval '1 second'
+ORDER BY subject LIMIT :batch;
+
+-- name: hand_lacking_to_person
+-- Of that, what is in doubt: nobody asks about it while it is ready to be sent again, and no deadline ends it.
+WITH lacking AS MATERIALIZED (
+  SELECT a.action_id FROM counterfoil.outbox AS o
+  JOIN counterfoil.action AS a ON a.action_id = o.action_id
+  WHERE o.lacking_since <= counterfoil.now() - :older_s * interval '1 second' AND a.in_doubt
+    AND a.state IN ('ready', 'retryable_failure')
+  ORDER BY o.lacking_since LIMIT :batch FOR UPDATE OF a SKIP LOCKED
+)
+UPDATE counterfoil.action AS a
+SET state = 'operator_review', last_error_code = 'no_worker', changed_by = :by, change_reason = 'no worker can send it',
+    change_evidence = NULL
+FROM lacking WHERE a.action_id = lacking.action_id AND a.state IN ('ready', 'retryable_failure')
+RETURNING a.action_id;
+
 -- name: expire_waiting
 -- Past the run's deadline and never sent, or certainly refused so far: stale.
 WITH late AS MATERIALIZED (

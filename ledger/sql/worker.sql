@@ -296,9 +296,16 @@ WHERE action_id = :action_id AND state IN ('ready', 'retryable_failure') AND att
 RETURNING action_id;
 
 -- name: postpone_wakeup
--- A worker had it and did not claim it (it lacks the tool, or the fleet's limits say later). Not an attempt, and not lost.
+-- A worker had it and did not claim it: the fleet's limits say later. Not an attempt, and not lost.
 UPDATE counterfoil.outbox
-SET not_before = counterfoil.now() + :delay_s * interval '1 second', publish_count = 0
+SET not_before = counterfoil.now() + :delay_s * interval '1 second', publish_count = 0, lacking_since = NULL
+WHERE action_id = :action_id AND generation = :generation;
+
+-- name: leave_to_others
+-- The same: this worker lacks the tool, its version or its account. If all of them do, people are told.
+UPDATE counterfoil.outbox
+SET not_before = counterfoil.now() + :delay_s * interval '1 second', publish_count = 0,
+    lacking_since = coalesce(lacking_since, counterfoil.now())
 WHERE action_id = :action_id AND generation = :generation;
 
 -- name: heartbeat

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from counterfoil.ledger.queries import Query
 from counterfoil.settings import Settings
 from counterfoil.testing import World
 
@@ -47,6 +48,46 @@ def test_a_worker_without_credentials_leaves_the_action_to_others(world: World, 
     world.settle()  # the clock goes on to the postponed wake-up
     assert world.sandbox.count("charges") == 1
     assert set(world.states().values()) == {"succeeded"}
+
+
+def test_what_no_worker_can_send_is_told_once(world: World, enqueue) -> None:
+    """After a quarter of an hour one alarm names tool, version and account; it ends when a worker can send the charge."""
+    whole, world.settings = world.settings, _without_stripe_key(world.settings)
+    enqueue("stripe_charge", CHARGE)
+    for _ in range(40):  # twenty minutes, in the steps in which the wake-up comes back
+        world.work()
+        world.reconcile()
+        world.advance(31)
+    assert _open_alarms(world) == ["no_worker stripe_charge/1/default"]
+    world.settings = whole
+    world.restart()
+    world.settle()
+    world.reconcile()
+    assert world.sandbox.count("charges") == 1
+    assert _open_alarms(world) == []
+
+
+def test_what_is_in_doubt_and_no_worker_can_send_again_is_a_persons(world: World, enqueue) -> None:
+    """Its key would tell what became of it, but no worker has the account any more: nobody else would ever move it on."""
+    world.sandbox.stripe.fault("504_before_commit", on="payment_intents.create")
+    enqueue("stripe_charge", CHARGE)
+    world.work()
+    world.advance(1)
+    world.reconcile()
+    assert list(world.states().values()) == ["ready"]  # the key may be repeated
+    world.settings = _without_stripe_key(world.settings)
+    world.restart()
+    for _ in range(125):
+        world.work()
+        world.advance(31)
+    world.reconcile()
+    assert list(world.states().values()) == ["operator_review"]
+    assert world.sandbox.count("charges") == 0
+
+
+def _open_alarms(world: World) -> list[str]:
+    statement = "SELECT kind || ' ' || subject AS alarm FROM counterfoil.alarm WHERE ended_at IS NULL"
+    return [row["alarm"] for row in world.ledger.rows(Query("alarms", statement, statement, frozenset()), {})]
 
 
 def _without_stripe_key(settings: Settings) -> Settings:

@@ -54,7 +54,7 @@ UPDATABLE = {
     " key_version receipt result last_error_code last_error_field changed_by change_reason change_evidence"
     " expected_resource_version reach watch_at watch_count",
     ("worker", "attempt"): "finished_at outcome code evidence receipt result",
-    ("worker", "outbox"): "not_before publish_count",
+    ("worker", "outbox"): "not_before publish_count lacking_since",
     ("worker", "intake"): "taken_at action_id error_code error_path",
     ("worker", "worker_heartbeat"): "worker queues started_at seen_at last_claim_at",
     ("worker", "notice"): "tries next_try_at in_hand_until told_at",

@@ -65,13 +65,16 @@ END $$;
 
 -- A wake-up tells whether its action was tried before: retries can be held back by themselves; and whether it takes back or
 -- corrects something, which goes on while a provider is draining. outbox_fair is walked from tenant to tenant.
+-- `lacking_since`: workers had it, and none of them its tool, version or account.
 ALTER TABLE counterfoil.outbox
   ADD COLUMN is_retry boolean NOT NULL DEFAULT false,
-  ADD COLUMN takes_back boolean NOT NULL DEFAULT false;
+  ADD COLUMN takes_back boolean NOT NULL DEFAULT false,
+  ADD COLUMN lacking_since timestamptz;
 DROP INDEX counterfoil.outbox_due;
 CREATE INDEX outbox_due ON counterfoil.outbox (queue, is_retry, not_before, outbox_id);
 CREATE INDEX outbox_takes_back ON counterfoil.outbox (queue, not_before, outbox_id) WHERE takes_back AND NOT is_retry;
 CREATE INDEX outbox_fair ON counterfoil.outbox (queue, is_retry, tenant, not_before, outbox_id);
+CREATE INDEX outbox_lacking ON counterfoil.outbox (lacking_since) WHERE lacking_since IS NOT NULL;
 CREATE INDEX outbox_published ON counterfoil.outbox (queue) WHERE publish_count > 0;
 
 -- Wake-ups that were published often although workers were up, and never claimed. The action stays as it is; a person
@@ -148,7 +151,7 @@ GRANT EXECUTE ON FUNCTION counterfoil.change_settings, counterfoil.revive TO cou
 GRANT SELECT ON counterfoil.setting_change, counterfoil.provider_mode
   TO counterfoil_worker, counterfoil_operator, counterfoil_reader;
 GRANT SELECT, INSERT ON counterfoil.outbox_dead TO counterfoil_worker;
-GRANT DELETE ON counterfoil.outbox TO counterfoil_worker;
+GRANT DELETE, UPDATE (lacking_since) ON counterfoil.outbox TO counterfoil_worker;
 GRANT SELECT ON counterfoil.outbox_dead TO counterfoil_operator, counterfoil_reader;
 -- Who changed what of the fleet and why may name any tenant: not for those who serve one. What is paused is, to all.
 ALTER TABLE counterfoil.setting_change ENABLE ROW LEVEL SECURITY;

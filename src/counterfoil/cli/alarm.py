@@ -138,6 +138,11 @@ def what_helps(alarm: Row) -> str:
                 f"Two effects under one key: `counterfoil action show {about}` shows the first, the provider both. Take one"
                 " back there, then `counterfoil alarm end`."
             )
+        case "no_worker":
+            return (
+                f"Workers had actions of {about} (tool/version/account) and none could send them: start one with this"
+                " version and account, or cancel them."
+            )
         case "outbox_dead":
             return "A wake-up that nobody took. See what its worker logs, then `counterfoil outbox revive`."
         case "queue_unserved":

@@ -296,6 +296,7 @@ _WHY = {
     "late_success": "an answer came after it had been settled: it was done all the same",
     "uncertain_too_long": "its provider answers, and look-ups have not settled it for as long as uncertain_max_s",
     "unreachable": "its account or secret is not configured where look-ups are made, so nobody could ask",
+    "no_worker": "in doubt, and no worker has its tool in this version, or its account",
     "tool_unknown": "no reconciler has its tool in this version",
     "unreadable": "its recorded arguments cannot be read",
 }
