@@ -14,6 +14,7 @@ if not now then
 end
 
 local SLOT_MS, MINUTE_SLOTS, HEALTH_SLOTS, HOUR_MS, HOURS_KEPT = 5000, 12, 10, 3600000, 25
+local LOOK_BURST_S = 5
 local BURST_S, RAMP_FACTOR, RAMP_PER_OUTAGE, RAMP_MAX_MS, RAMP_MIN_PER_S, RUN_FACTOR = 0.1, 1.12, 10, 600000, 5, 2
 local WORKERS_MS, LEASE_MAX_MS, WAIT_MAX_MS, TENANTS_MAX = 60000, 600000, 60000, 500
 local KEPT_MS = HOURS_KEPT * HOUR_MS
@@ -103,7 +104,7 @@ local function turn()
   s.tokens, s.tokens_at = math.min(limits.tokens_max, math.max(0, s.tokens) + earned), now
   local per_s = rate_per_s()
   s.rate = math.min(math.max(1, per_s * BURST_S), math.max(0, s.rate) + (now - s.rate_at) * per_s / 1000)
-  s.look = math.min(math.max(1, limits.lookups_per_s),
+  s.look = math.min(math.max(1, limits.lookups_per_s * LOOK_BURST_S),
                     math.max(0, s.look) + (now - s.look_at) * limits.lookups_per_s / 1000)
   s.rate_at, s.look_at = now, now
   if s.breaker == 'open' and now >= s.open_until then

@@ -27,6 +27,9 @@ HEALTH_SLOTS = 10
 HOUR_MS = 3_600_000
 HOURS_KEPT = 25
 
+LOOK_BURST_S = 5.0
+"""Look-ups come with the sweep's ticks: what one tick of the usual length may ask waits for it."""
+
 BURST_S = 0.1
 """This much of a second's rate may go at once: a batch, and not a wave."""
 
@@ -217,7 +220,7 @@ class Limiter:
         per_s = self._rate_per_s(now, limits)
         self.rate = min(max(1.0, per_s * BURST_S), max(0.0, self.rate) + (now - self.rate_at) * per_s / 1000)
         look = max(0.0, self.look) + (now - self.look_at) * limits.lookups_per_s / 1000
-        self.look = min(max(1.0, limits.lookups_per_s), look)
+        self.look = min(max(1.0, limits.lookups_per_s * LOOK_BURST_S), look)
         self.rate_at = self.look_at = now
         if self.breaker == "open" and now >= self.open_until:
             self.breaker, self.probe, self.probe_until = "half", "", 0.0

@@ -279,7 +279,9 @@ def steady(play: Play, seconds: int, per_s: int = 20) -> None:
 def test_after_an_outage_the_rate_is_what_it_was_before_and_a_little_more() -> None:
     """20 a second before, so 22.4 after it, for ten times as long as it took, whatever is configured."""
     play = Play()
-    steady(play, 60)
+    steady(play, 1)
+    assert play.seen()["usual_per_s"] == 0, "a second says nothing yet"
+    steady(play, 59)
     assert play.seen()["usual_per_s"] == pytest.approx(20)
     play.fail_until_open()
     play.wait(9)
@@ -326,10 +328,10 @@ def test_a_store_that_lost_everything_is_told_by_those_who_remember() -> None:
 
 
 def test_look_ups_have_a_rate_of_their_own() -> None:
-    """Five a second: what is granted is taken, the rest is told when."""
+    """Five a second, of which the time between two sweeps is saved up: what is granted is taken, the rest is told when."""
     play = Play(lookups_per_s=5.0)
-    play.wait(1)
-    assert play.limiter.look_up(play.now, play.limits, 7) == (5, 200)
+    play.wait(60)
+    assert play.limiter.look_up(play.now, play.limits, 27) == (25, 200)
     play.wait(0.2)
     assert play.limiter.look_up(play.now, play.limits, 7) == (1, 200)
 
