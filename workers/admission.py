@@ -37,8 +37,8 @@ __all__ = [
     "Unlimited",
 ]
 
-AHEAD_S = 0.5
-"""The relay publishes what the rate lets through within this: more would only be put back by the workers."""
+AHEAD_S = 0.15
+"""The relay publishes what the rate lets through within this, a few of its passes: workers would only put more back."""
 
 AWAY_WAIT_S = 5.0
 """What meets an absent store looks again after this: a retry whether it is back, a first attempt for another process."""
