@@ -77,6 +77,8 @@ class Found:
     """False: the object shows by itself that this is not what was asked for; a person decides, whatever `outcome` says."""
     renamed: bool = False
     """The provider has given the object another id since it was made: another receipt than before is no other object."""
+    unkeyed: bool = field(default=False, compare=False)
+    """It does not show our key: what it shows somebody else may have done, or our key was taken off it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,7 +232,7 @@ def _meaning(action: WatchedAction, finding: Finding, asked_at: set[str | None])
     moved = action.reach is not None and asked_at != {action.reach}
     receipt = None if action.receipt == UNVERIFIED else action.receipt
     try:
-        return meaning(action.state, receipt, finding, moved=moved)
+        return meaning(action.state, receipt, finding, moved=moved, was_in_doubt=action.was_in_doubt)
     except Exception as error:  # noqa: BLE001 - an adapter's answer that is none of ours stops no other row
         log.error("finding_unreadable", action_id=action.action_id, tool=action.tool, error=type(error).__name__)
         return Unanswered(type(error).__name__)

@@ -64,11 +64,14 @@ class Duplicate:
 Meaning = NothingNew | Unanswered | FoundAfterAll | Duplicate
 
 
-def meaning(state: State, receipt: str | None, finding: Finding, *, moved: bool) -> Meaning:
+def meaning(state: State, receipt: str | None, finding: Finding, *, moved: bool, was_in_doubt: bool = True) -> Meaning:
     """What the finding means for a settled row. `receipt`: of the effect on record; None: there is none, or only a person
     vouches for it. `moved`: what was asked is not surely where its requests went, so that what was not seen there says
-    nothing; what was seen under its key does."""
+    nothing; what was seen under its key does. Of a row that was never in doubt each request was refused for sure: what does
+    not show its key then is somebody else's doing."""
     said = _seen(state, receipt, finding)
+    if isinstance(said, FoundAfterAll) and isinstance(finding, Found) and finding.unkeyed and not was_in_doubt:
+        said = NothingNew()
     return Unanswered(MOVED) if moved and isinstance(said, NothingNew) else said
 
 

@@ -165,8 +165,10 @@ def deletion_finding(*, exists: bool, answered: datetime | None, call: Call, lag
     if exists:
         return Found(Rejected("too_late")) if late else Absent()
     if late:
-        return Found(Uncertain("may_have_run"), as_intended=False)
-    return Found(gone(call, deleted(call))) if must_show_by(call, answered, lag_s=lag_s) else Unknown("too_fresh")
+        return Found(Uncertain("may_have_run"), as_intended=False, unkeyed=True)
+    if not must_show_by(call, answered, lag_s=lag_s):
+        return Unknown("too_fresh")
+    return Found(gone(call, deleted(call)), unkeyed=True)
 
 
 def deletion_outcome(answered: datetime | None, call: Call) -> Outcome:

@@ -155,7 +155,7 @@ class Drafts:
                 return Unknown("of_unresolved")
             receipt = self._receipt(call.of)
             there = mailbox.find(_ids_of(call.of.key, receipt))
-            return Absent() if there else Found(gone(call, Succeeded(receipt, {"id": receipt})))
+            return Absent() if there else Found(gone(call, Succeeded(receipt, {"id": receipt})), unkeyed=True)
         receipt = message_id_of(call.key, self._config.domain)
         there = mailbox.find(_ids_of(call.key, receipt))
         if len(there) > 1:

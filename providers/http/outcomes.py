@@ -100,7 +100,9 @@ def finding_of(tool: HttpTool, lookup: HttpLookup, call: Call, item: object) -> 
         return Unknown("malformed")
     as_intended = all(_same(at(item, pointer), call.arguments.get(name)) for name, pointer in lookup.match.items())
     is_known = lookup.key_field is not None or call.of is None or not call.of.elsewhere
-    return Found(outcome, as_intended=as_intended and is_known)
+    return Found(
+        outcome, as_intended=as_intended and is_known, unkeyed=lookup.key_field is None and call.of is not None
+    )
 
 
 def carries(item: object, pointer: str, key: str) -> bool:

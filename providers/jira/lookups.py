@@ -232,7 +232,7 @@ class JiraLookups:
         if call.of is None or not call.of.receipt:
             return Unknown("of_unresolved")
         ids = {str(comment["id"]) for comment in self._reads.comments(str(call.arguments["issue"]))}
-        return Absent() if call.of.receipt in ids else Found(gone(call, comment_done(call.of.receipt)))
+        return Absent() if call.of.receipt in ids else Found(gone(call, comment_done(call.of.receipt)), unkeyed=True)
 
 
 def _is_of(ticket: Mapping[str, object], call: Call) -> bool:
@@ -246,7 +246,7 @@ def _is_of(ticket: Mapping[str, object], call: Call) -> bool:
 def _moved_finding(outcome: Succeeded | Rejected | None) -> Finding:
     if outcome is None:
         return Absent()
-    return _in_doubt(OTHER_TICKET.code) if outcome == OTHER_TICKET else Found(outcome)
+    return _in_doubt(OTHER_TICKET.code) if outcome == OTHER_TICKET else Found(outcome, unkeyed=True)
 
 
 def _comment_finding(matches: Sequence[Mapping[str, object]]) -> Finding:
@@ -260,7 +260,7 @@ def _comment_finding(matches: Sequence[Mapping[str, object]]) -> Finding:
 
 def _in_doubt(code: str) -> Found:
     """Nothing carries our key, and something may have: no further look-up will tell, so a person decides."""
-    return Found(Uncertain(code), as_intended=False)
+    return Found(Uncertain(code), as_intended=False, unkeyed=True)
 
 
 def _carries(ticket: Mapping[str, object], key: str) -> bool:

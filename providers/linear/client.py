@@ -226,7 +226,7 @@ class LinearAdapter:
             return Unknown("of_unresolved")
         state = closed_as(issue)
         if state is not None:
-            return Found(closed(issue, state))
+            return Found(closed(issue, state), unkeyed=True)
         return Absent() if comment is None else Found(Uncertain("opened_again"), as_intended=False)
 
     def _find_deleted(self, call: Call) -> Finding:
@@ -238,7 +238,9 @@ class LinearAdapter:
         _, comment = self._reads.issue(str(call.arguments["issue"]), comment=wanted)
         if comment is not None:
             return Absent()
-        return Found(gone(call, comment_done(wanted))) if self._must_show(call) else Unknown("too_fresh")
+        if not self._must_show(call):
+            return Unknown("too_fresh")
+        return Found(gone(call, comment_done(wanted)), unkeyed=True)
 
     def _must_show(self, call: Call) -> bool:
         """Whether the list that was read last must show what was made before this call, if it is there."""

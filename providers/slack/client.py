@@ -252,7 +252,7 @@ class SlackAdapter:
         if self._about_to_post(of):
             return Unknown("about_to_post")
         is_gone = refused or must_show_by(call, self._now(), lag_s=self._config.read_lag_s)
-        return Found(gone(call, unscheduled(of.receipt))) if is_gone else Unknown("too_fresh")
+        return Found(gone(call, unscheduled(of.receipt)), unkeyed=True) if is_gone else Unknown("too_fresh")
 
     def _about_to_post(self, of: Of) -> bool:
         post_at = time_of(of.arguments["post_at"])

@@ -171,7 +171,7 @@ def may_be_schedule(item: Mapping[str, Any], call: Call, *, since: datetime) -> 
 
 def no_key() -> Found:
     """What may be ours although it does not show our key: no absence, and a person's."""
-    return Found(Uncertain("no_key"), as_intended=False)
+    return Found(Uncertain("no_key"), as_intended=False, unkeyed=True)
 
 
 def post_finding(ours: Sequence[Mapping[str, Any]], call: Call, author: Author) -> Finding:

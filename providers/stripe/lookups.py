@@ -168,7 +168,7 @@ def _listed_finding(call: Call, items: Sequence[Mapping[str, object]]) -> Findin
         return finding
     kind, since = kind_of(call), call.first_sent_at - SKEW
     doubted = any(may_be_ours(item, call, kind=kind, since=since) for item in items)
-    return Found(UNMARKED, as_intended=False) if doubted else finding
+    return Found(UNMARKED, as_intended=False, unkeyed=True) if doubted else finding
 
 
 def _finding(call: Call, items: Iterable[Mapping[str, object]]) -> Finding:
@@ -194,6 +194,7 @@ def _hold_finding(call: Call, intent: Mapping[str, object]) -> Finding:
         currency=recorded.currency,
         target=recorded.target,
         as_intended=outcome != CAPTURED_ELSEWHERE,
+        unkeyed=not is_capture or outcome == CAPTURED_ELSEWHERE,
     )
 
 

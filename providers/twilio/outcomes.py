@@ -136,7 +136,7 @@ def message_finding(messages: Sequence[Mapping[str, object]], call: Call) -> Fin
         if not message["body"]:
             return Unknown("text_not_kept")
         if message["body"] == call.arguments["body"]:
-            return Found(Uncertain("no_reference"), as_intended=False)
+            return Found(Uncertain("no_reference"), as_intended=False, unkeyed=True)
     return Absent()
 
 
@@ -145,7 +145,7 @@ def cancellation_finding(message: Mapping[str, object], call: Call) -> Finding:
     outcome = message_outcome(message, call)
     if status_of(message) == "scheduled":
         return Absent()
-    return Found(outcome, target=str(message.get("to")))
+    return Found(outcome, target=str(message.get("to")), unkeyed=True)
 
 
 def error_outcome(exc: Exception, reply: Reply | None, *, retry_after_cap_s: float) -> NotSent | Rejected | Uncertain:

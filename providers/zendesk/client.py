@@ -188,9 +188,9 @@ class ZendeskAdapter:
         ticket = self._reads.ticket(number)
         status = ticket["status"]
         if not self._is_of(call, ticket, number):
-            return Found(Uncertain("other_ticket"), as_intended=False)
+            return Found(Uncertain("other_ticket"), as_intended=False, unkeyed=True)
         if status in DONE:
-            return Found(done(number, status))
+            return Found(done(number, status), unkeyed=True)
         audits = self._reads.audits_of(number, call.key)
         if not audits:
             return Absent()

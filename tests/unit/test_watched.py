@@ -100,6 +100,15 @@ def test_what_had_ended_without_an_effect(state: State, finding: Finding, said: 
     assert meaning(state, None, finding, moved=False) == said
 
 
+@pytest.mark.parametrize("state", NEGATIVE)
+def test_what_does_not_show_its_key(state: State) -> None:
+    """It may be its late effect where its outcome was unknown once; after definite refusals it is another's doing."""
+    finding = Found(Succeeded("pi_1"), unkeyed=True)
+    assert meaning(state, None, finding, moved=False) == FoundAfterAll("found_after_all", "pi_1")
+    assert meaning(state, None, finding, moved=False, was_in_doubt=False) == NothingNew()
+    assert meaning(state, None, OURS, moved=False, was_in_doubt=False) == FoundAfterAll("found_after_all", "pi_1")
+
+
 @pytest.mark.parametrize("state", POSITIVE)
 @pytest.mark.parametrize(
     ("finding", "said"),
