@@ -11,6 +11,9 @@ RAMP_MIN_PER_S = 5.0
 """After an outage the rate is held to 1.12 times what it was before. With what may go at once, a tenth of a second's rate, no
 second sees more than 1.25 times as many calls as before. Never below five a second, which is no load."""
 
+AWAY_FACTOR = 0.9
+"""Processes that do not hear of each other meet by chance: together a little less than usual, so that no second has more."""
+
 AWAY_OPEN_MAX_MS = 30_000
 """A process by itself stays away from a failing provider for at most this long."""
 
@@ -51,7 +54,7 @@ class Limits:
         the failures is an outage to it, and of the probes it makes its part, too."""
         parts = max(1, processes)
         open_ms = max(self.open_ms, min(self.open_ms * parts, AWAY_OPEN_MAX_MS))
-        usual = max(RAMP_MIN_PER_S, usual_per_s) if usual_per_s > 0 else self.rate_per_s
+        usual = max(RAMP_MIN_PER_S, usual_per_s * AWAY_FACTOR) if usual_per_s > 0 else self.rate_per_s
         return replace(
             self,
             tokens_max=0.0,

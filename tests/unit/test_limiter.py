@@ -345,9 +345,9 @@ def test_a_timeout_that_was_a_success_gets_its_cost_back() -> None:
 
 
 def test_a_process_by_itself_has_its_share_and_no_retry() -> None:
-    """One of ten: a tenth of the usual rate, one failure is its outage, and it stays away for longer."""
+    """One of ten: a little less than a tenth of the usual rate, one failure is its outage, and it stays away for longer."""
     share = limits_of(ProviderSettings(rate_per_s=1000)).share(10, 50.0)
-    assert (share.rate_per_s, share.failures_min, share.open_ms) == (5, 1, 10_000)
+    assert (share.rate_per_s, share.failures_min, share.open_ms) == (4.5, 1, 10_000)
     play = Play()
     play.limits = share
     play.limiter = Limiter.fresh(play.now, share)
