@@ -112,7 +112,7 @@ class Reconciler(Section):
     uncertain_after_s: Seconds = 5  # most late effects are visible by then; asking sooner mostly asks twice
     lookup_base_s: Seconds = 1  # the shortest pause between two look-ups of one row; it doubles
     lookup_lease_s: Seconds = 60  # three request timeouts: a batch may need several requests
-    lookup_batch_max: Annotated[Count, Field(le=1000)] = 100  # a page of most lists; ten times as many rows where they share requests
+    lookup_batch_max: Annotated[Count, Field(le=1000)] = 100  # a page of most lists; tenfold where rows share requests
     skew_s: Seconds = 60  # provider clocks are kept by NTP, but some stamp whole minutes
     watch_s: Seconds = 86_400  # ended rows are looked up again for a day: an index that was down is up by then
 
