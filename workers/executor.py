@@ -26,7 +26,7 @@ from counterfoil.providers.outcomes import NotSent, Outcome, Rejected, Succeeded
 from counterfoil.providers.reach import MOVED
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
-from counterfoil.workers.admission import Admission, Refusal, Result
+from counterfoil.workers.admission import Admission, Refusal, Result, Ticket
 from counterfoil.workers.calls import call_of
 from counterfoil.workers.guards import mismatch
 from counterfoil.workers.limits import over_limit
@@ -92,13 +92,13 @@ class Executor:
         again."""
         policy, claimed = self.policy(provider), 0
         ticket = self.admission.admit(provider, batch, lease_s=self._holds_s(policy, len(batch), stop_at))
-        self._put_off(ticket.refused)
         try:
+            self._put_off(ticket.refused)
             for place, action in enumerate(ticket.admitted):
                 if self.stopping() or self.monotonic() + self._needs_s(policy) > stop_at:
                     self._give_back(ticket.admitted[place:])
                     break
-                result = self._execute(action, policy, stop_at)
+                result = self._execute(ticket, action, policy, stop_at)
                 claimed += result is not None
                 if not self.admission.report(ticket, action, result or Result.UNUSED):
                     self._give_back(ticket.admitted[place + 1 :])
@@ -120,7 +120,7 @@ class Executor:
             reasons = dict(Counter(refusal.reason for _, refusal in refused))
             log.info("put_off", provider=refused[0][0].provider, actions=len(refused), reasons=reasons)
 
-    def _execute(self, waiting: WaitingAction, policy: Policy, stop_at: float) -> Result | None:
+    def _execute(self, ticket: Ticket, waiting: WaitingAction, policy: Policy, stop_at: float) -> Result | None:
         """One action: claim → guards → version → send fence → call → settle. None when there was nothing to claim."""
         able = self._able(waiting)
         if able is None:
@@ -143,7 +143,11 @@ class Executor:
         ):
             outcome = self._call(adapter, action, policy, reach)
             self.points("before_settle", spec.name)
-            self._settle(action, outcome, policy, until=claimed_at + self.lease_s)
+            try:
+                self._settle(action, outcome, policy, until=claimed_at + self.lease_s)
+            except Exception:  # it was sent, and counts, whether or not that can be written down
+                self.admission.report(ticket, waiting, result_of(outcome))
+                raise
             self.points("after_settle", spec.name)
             return result_of(outcome)
         return Result.UNUSED
