@@ -49,7 +49,10 @@ def _chart(name: str, played: Played, top: int, high: float) -> list[str]:
         return bottom - min(ratio, high) / high * HEIGHT
 
     parts = [
-        f'<text x="6" y="{top + 14}" class="t">{escape(name)}</text>',
+        *(
+            f'<text x="6" y="{top + 14 + 15 * line}" class="t">{escape(part)}</text>'
+            for line, part in enumerate(name.split(", "))
+        ),
         f'<rect class="down" x="{x(played.began):.1f}" y="{top}" width="{(played.ended - played.began) * step:.1f}" '
         f'height="{HEIGHT}"/>',
     ]
@@ -61,8 +64,9 @@ def _chart(name: str, played: Played, top: int, high: float) -> list[str]:
                 f'<rect class="{kind}" x="{x(second):.1f}" y="{y(ratio):.1f}" width="{step * 0.9:.2f}" '
                 f'height="{bottom - y(ratio):.1f}"/>'
             )
-        if ratio > high:
-            parts.append(f'<text class="s" x="{x(second):.1f}" y="{top - 3}">{ratio:.0f}</text>')
+    most, second = max((count, -at) for at, count in per_second.items())
+    if most / played.rate > high:  # beyond the scale: how far
+        parts.append(f'<text class="s" x="{x(-second):.1f}" y="{top - 3}">up to {most / played.rate:.1f}</text>')
     parts.append(f'<line class="max" x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y(ALLOWED):.1f}" y2="{y(ALLOWED):.1f}"/>')
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{bottom}" y2="{bottom}"/>')
     for ratio in (0, 1, 2, 3, 4):
