@@ -63,6 +63,11 @@ def hand_orphans_to_person(
     return _moved(ledger, "hand_orphans_to_person", tools=names, versions=versions, older_s=older_s, by=by, batch=batch)
 
 
+def forget_lacking(ledger: Ledger, *, held_s: float) -> None:
+    """What was held back for `held_s`, or is published again and again, is not lacking any more: nobody has tried."""
+    ledger.rows(_SQL["forget_lacking"], {"held_s": held_s})
+
+
 def tools_lacking(ledger: Ledger, *, older_s: float, batch: int = BATCH) -> list[str]:
     """tool/version/account of what no worker could send for `older_s`, although workers had it in their hands."""
     return [row["subject"] for row in ledger.rows(_SQL["tools_lacking"], {"older_s": older_s, "batch": batch})]

@@ -23,6 +23,9 @@ ORPHAN_AFTER_S = 3600.0
 LACKING_AFTER_S = 900.0
 """Workers had an action, and none its tool, version or account: longer than it takes to replace them one after another."""
 
+LACKING_HELD_S = 300.0
+"""An action that was not published for this long after it was due is held back: by a pause, a limit or an outage."""
+
 NOTICES_S = 90 * 86_400.0
 """Told notices are kept for a quarter: long enough to answer who was told."""
 
@@ -80,6 +83,7 @@ class Reconciler:
         orphans = sweeps.hand_orphans_to_person(self.ledger, known=known, older_s=ORPHAN_AFTER_S, by=self.by)
         if orphans:
             log.error("tools_unknown", actions=orphans)
+        sweeps.forget_lacking(self.ledger, held_s=LACKING_HELD_S)
         for subject in alarms.keep_alarms(
             self.ledger, "no_worker", sweeps.tools_lacking(self.ledger, older_s=LACKING_AFTER_S)
         ):

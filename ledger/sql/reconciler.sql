@@ -303,6 +303,15 @@ FROM counterfoil.action AS a JOIN lost ON lost.action_id = a.action_id
 ON CONFLICT (action_id) DO NOTHING
 RETURNING action_id;
 
+-- name: forget_lacking
+-- Held back for long, or taken by nobody: no worker has had it in its hands of late, so nothing is known about who could send
+-- it. An outage or a pause hands nobody anything.
+UPDATE counterfoil.outbox
+SET lacking_since = NULL
+WHERE lacking_since IS NOT NULL
+  AND (publish_count = 0 AND not_before <= counterfoil.now() - :held_s * interval '1 second' OR publish_count > 2)
+RETURNING action_id;
+
 -- name: tools_lacking
 -- What workers have had in their hands for so long, and none of them could send.
 SELECT DISTINCT a.tool || '/' || a.tool_version || '/' || a.account AS subject

@@ -85,6 +85,28 @@ def test_what_is_in_doubt_and_no_worker_can_send_again_is_a_persons(world: World
     assert world.sandbox.count("charges") == 0
 
 
+def test_what_is_held_back_is_not_lacking(world: World, enqueue) -> None:
+    """One worker of a rollout lacked the account, then the provider was away for hours and nothing went out: the action is
+    sent afterwards, once, and no person was asked."""
+    world.sandbox.stripe.fault("504_before_commit", on="payment_intents.create")
+    enqueue("stripe_charge", CHARGE)
+    world.work()
+    world.advance(1)
+    world.reconcile()
+    whole, world.settings = world.settings, _without_stripe_key(world.settings)
+    world.restart()
+    world.work()
+    world.settings = whole
+    world.restart()
+    for _ in range(12):
+        world.advance(600)
+        world.reconcile()
+    assert list(world.states().values()) == ["ready"]
+    assert _open_alarms(world) == []
+    world.settle()
+    assert (list(world.states().values()), world.sandbox.count("charges")) == (["succeeded"], 1)
+
+
 def _open_alarms(world: World) -> list[str]:
     statement = "SELECT kind || ' ' || subject AS alarm FROM counterfoil.alarm WHERE ended_at IS NULL"
     return [row["alarm"] for row in world.ledger.rows(Query("alarms", statement, statement, frozenset()), {})]
