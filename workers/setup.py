@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import socket
@@ -139,16 +140,19 @@ def executor_from(
 
 
 def limits_of(provider: ProviderSettings) -> Limits:
-    """The limits that a provider's settings state."""
+    """The limits that a provider's settings state. A full bucket, or a tenant's full part of it, pays for one retry, and each
+    minute has room for one, unless there shall be none: what is refused for ever would wait for ever."""
     budget, breaker = provider.retry_budget, provider.breaker
+    full = budget.tokens_max * (1 if budget.tenant_share is None else budget.tenant_share) or math.inf
+    has_retries = budget.ratio_max > 0 or budget.retries_per_min_min > 0
     return Limits(
         tokens_max=budget.tokens_max,
         refill_per_success=budget.refill_per_success,
         refill_per_min=budget.refill_per_min,
-        cost_after_timeout=budget.cost_after_timeout,
-        cost_after_throttle=budget.cost_after_throttle,
+        cost_after_timeout=min(budget.cost_after_timeout, full),
+        cost_after_throttle=min(budget.cost_after_throttle, full),
         ratio_max=budget.ratio_max,
-        retries_per_min_min=budget.retries_per_min_min,
+        retries_per_min_min=max(1.0, budget.retries_per_min_min) if has_retries else 0.0,
         tenant_share=budget.tenant_share,
         rate_per_s=provider.rate_per_s,
         concurrency_max=provider.concurrency_max,
