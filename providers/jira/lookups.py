@@ -194,6 +194,9 @@ class JiraLookups:
         ticket = next(iter(matches.values()))
         created = fields_of(ticket).get("created")
         finding = found(ticket_outcome(ticket), properties=properties_of(ticket), created=created)
+        # Jira gives a ticket that is moved to another project another key.
+        was_moved = not str(ticket.get("key")).startswith(f"{call.arguments['project']}-")
+        finding = replace(finding, renamed=was_moved)
         if call.tool == "jira_stage" and not self._was_staged(ticket):
             return replace(finding, outcome=Uncertain("not_staged"), as_intended=False)
         return finding

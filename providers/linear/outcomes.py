@@ -211,7 +211,8 @@ def _finding(call: Call, items: Sequence[Mapping[str, Any]], text_field: str, re
         other = Uncertain("other_content" if carries(text, call.key) else "other_origin")
         return Found(other, created_at=_time_of(item["createdAt"]), as_intended=False)
     made = issue_done(item) if text_field == "description" else comment_done(str(item["id"]))
-    return Found(made, target=call.target, created_at=_time_of(item["createdAt"]))
+    renamed = bool(item.get("previousIdentifiers"))  # it was moved to another team
+    return Found(made, target=call.target, created_at=_time_of(item["createdAt"]), renamed=renamed)
 
 
 def _refused(code: str, error: Mapping[str, Any], call: Call) -> Rejected | None:
