@@ -1,4 +1,7 @@
-"""Decides how a process asks the script in Redis, and for how long it leaves one alone that does not answer."""
+"""Decides how a process asks the script in Redis, and for how long it leaves one alone that does not answer.
+
+Redis is loaded at the first ask: an executor in a program without a store needs no client for one.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-import redis
 import structlog
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from counterfoil.workers.fleet_limits import Limits
 
@@ -42,6 +42,8 @@ class Store:
         """One round trip. Raises `StoreAway`."""
         if self.monotonic() < self._away_until:
             raise StoreAway
+        from redis import RedisError
+
         now = "" if self.now_ms is None else repr(self.now_ms())
         try:
             said = self._loaded()(
@@ -49,7 +51,7 @@ class Store:
                 args=[op, json.dumps(_plain(limits)), json.dumps(asked), now],
             )
             answer = json.loads(said)
-        except (redis.RedisError, OSError, ValueError) as error:
+        except (RedisError, OSError, ValueError) as error:
             self._gone(type(error).__name__)
             raise StoreAway from error
         if self._is_away:
@@ -65,7 +67,11 @@ class Store:
 
     def _loaded(self) -> Any:
         if self._script is None:
-            client = redis.Redis.from_url(
+            from redis import Redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+
+            client = Redis.from_url(
                 self.url,
                 socket_timeout=self.timeout_s,
                 socket_connect_timeout=self.timeout_s,
