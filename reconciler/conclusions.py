@@ -85,12 +85,13 @@ class Conclusions:
     by: str
     rng: random.Random
 
-    def needs_presence_only(self, spec: ToolSpec, action: UncertainAction) -> bool:
-        """Only what is there matters to the verdict on this row, whatever else a look-up may not find."""
+    def needs_presence_only(self, spec: ToolSpec, action: UncertainAction, *, moved: bool) -> bool:
+        """Only what is there matters to the verdict on this row, whatever else a look-up may not find. `moved`: as far as can
+        be told before it is asked about."""
         if action.asked is not None or action.attempt_count > 1:
             return False
         contract = self.contract(spec)
-        row = _claimed(action, self._limits(action, contract), moved=False)
+        row = _claimed(action, self._limits(action, contract), moved=moved)
         return not absence_decides(row, contract, self.ttl_margin_s(spec))
 
     def conclude(self, spec: ToolSpec, found: Sequence[AskedAbout]) -> int:

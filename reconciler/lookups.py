@@ -170,7 +170,8 @@ class LookUps:
             log.error("row_unreadable", action_id=action.action_id, tool=action.tool)
             self.conclusions.write(action, Person("unreadable"), "the recorded arguments are no JSON object")
             return None
-        return replace(call, presence_only=self.conclusions.needs_presence_only(spec, action))
+        moved = place is not None and action.reach not in (None, place.reach)
+        return replace(call, presence_only=self.conclusions.needs_presence_only(spec, action, moved=moved))
 
     def _reached(self, spec: ToolSpec, account: str) -> _Place | None:
         """How requests of this account go at this moment; None where it cannot be reached at all."""
