@@ -16,11 +16,14 @@ from counterfoil.ledger.health import Limit, Outage
 from counterfoil.providers.contract import Contract, ToolClass
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
+from counterfoil.reconciler.conclusions import JITTER_MAX
+from counterfoil.reconciler.verdict import ASK_LATER_MAX_S
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.reconciler")
 
-WINDOW_MARGIN_S = 60.0
-"""Beyond the time in which absence can be earned: sweeps, and the pauses between look-ups."""
+WINDOW_MARGIN_S = 60.0 + 2 * ASK_LATER_MAX_S * JITTER_MAX
+"""Beyond the time in which absence can be earned: sweeps, and the pauses before the two look-ups that count, which may be
+longer than wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
