@@ -70,7 +70,8 @@ def meaning(state: State, receipt: str | None, finding: Finding, *, moved: bool,
     nothing; what was seen under its key does. Of a row that was never in doubt each request was refused for sure: what does
     not show its key then is somebody else's doing."""
     said = _seen(state, receipt, finding)
-    if isinstance(said, FoundAfterAll) and isinstance(finding, Found) and finding.unkeyed and not was_in_doubt:
+    is_unkeyed = isinstance(finding, Found) and finding.unkeyed
+    if is_unkeyed and (isinstance(said, Duplicate) or isinstance(said, FoundAfterAll) and not was_in_doubt):
         said = NothingNew()
     return Unanswered(MOVED) if moved and isinstance(said, NothingNew) else said
 

@@ -110,6 +110,12 @@ def test_what_does_not_show_its_key(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", POSITIVE)
+def test_what_is_done_whoever_did_it_is_no_second_effect(state: State) -> None:
+    """An issue that is closed, under the name that it got by a move: nothing there is another object of ours."""
+    assert meaning(state, "SUP-1", Found(Succeeded("OPS-7"), unkeyed=True), moved=False) == NothingNew()
+
+
+@pytest.mark.parametrize("state", POSITIVE)
 @pytest.mark.parametrize(
     ("finding", "said"),
     [
