@@ -71,7 +71,7 @@ def meaning(state: State, receipt: str | None, finding: Finding, *, moved: bool,
     not show its key then is somebody else's doing."""
     said = _seen(state, receipt, finding)
     is_unkeyed = isinstance(finding, Found) and finding.unkeyed
-    if is_unkeyed and (isinstance(said, Duplicate) or isinstance(said, FoundAfterAll) and not was_in_doubt):
+    if is_unkeyed and (isinstance(said, Duplicate) or (isinstance(said, FoundAfterAll) and not was_in_doubt)):
         said = NothingNew()
     return Unanswered(MOVED) if moved and isinstance(said, NothingNew) else said
 
