@@ -130,6 +130,7 @@ def test_list_shows_what_was_spent(cli: Cli, spend: Spend) -> None:
     assert page["tokens"] < 1
     shown = cli("list", "stripe", role="reader").out
     assert "budget 12" in shown
+    assert "8 of 10 in a minute" in shown
     assert "open, one call in" in shown
     line = next(line for line in cli("list", role="reader").out.splitlines() if line.startswith("stripe"))
     assert "5 + 8" in line

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from tests.integration.relaying import fill, heartbeat, owner_sql
 
 from counterfoil.cli import outbox
 from counterfoil.cli.main import main
+from counterfoil.ledger.claims import WaitingAction
+from counterfoil.settings import Settings
+from counterfoil.workers.admission import FleetAdmission, Store
+from counterfoil.workers.kinds import Result
+from counterfoil.workers.setup import limits_of
 
 if TYPE_CHECKING:
     from tests.conftest import Database
@@ -71,6 +77,13 @@ def bury(rows: Rows, *ids: str) -> None:
     )
 
 
+def retry() -> WaitingAction:
+    return WaitingAction(
+        action_id=uuid4().hex, generation=1, tenant="acme", tool="a", tool_version=1, provider="a", account="default",
+        attempt_count=1, not_sent_count=0, in_doubt=False, state="ready",
+    )  # fmt: skip
+
+
 def queues(answer: Answer) -> dict[str, dict[str, Any]]:
     assert answer.code == 0, answer.err
     return {row["queue"]: row for row in answer.json}
@@ -114,6 +127,28 @@ def test_list_tells_of_the_fleet_s_limits_and_prints_nothing_else(
     away = cli("list", "--json", ADMISSION__URL="redis://127.0.0.1:1/0")
     assert queues(away)["cf-a"]["held_by"] == ["store_away"]
     assert "admission_store_away" in away.err
+
+
+def test_retries_at_their_part_of_the_calls_are_not_said_to_lack_budget(
+    cli: Cli, database: Database, valkey: tuple[str, str]
+) -> None:
+    """Tokens are left, and retries have had their part of the minute's calls: `ratio` holds the queue back, not `budget`."""
+    fill(database, 2, is_retry=True)
+    heartbeat(database, "cf-a")
+    url, prefix = valkey
+    limits = replace(limits_of(Settings.load(None, {}).provider("a")), rate_per_s=100_000)  # a burst is no subject here
+    store = Store(url=url, key_prefix=prefix, timeout_s=5, retry_after_s=0)
+    admission = FleetAdmission(limits=lambda _: limits, worker="w", store=store)
+    for _ in range(int(limits.retries_per_min_min)):
+        ticket = admission.admit("a", [retry()], lease_s=60)
+        admission.report(ticket, ticket.admitted[0], Result.OK)
+        admission.close(ticket)
+    store.close()
+    listed = cli("list", "--json", BROKER__URL=url, BROKER__KEY_PREFIX=prefix)
+    assert queues(listed)["cf-a"]["held_by"] == ["ratio"]
+    shown = cli("list", BROKER__URL=url, BROKER__KEY_PREFIX=prefix)
+    assert "retries are at their part of a minute's calls" in shown.out
+    assert shown.err == "", "an answer and no log"
 
 
 def test_a_tenant_s_login_sees_its_own(cli: Cli, rows: Rows) -> None:

@@ -53,7 +53,8 @@ def list_budgets(
 ) -> None:
     """List what the fleet has spent and may spend at each provider; of one provider every limit, and where it comes from.
 
-    Counters are the store's (Redis). Where it does not answer, the limits are shown all the same.
+    this hour, 24 hours: first attempts + retries. processes: those that have asked within the last minute. Counters are
+    the store's (Redis). Where it does not answer, the limits are shown all the same.
 
     \b
     counterfoil budget list
@@ -131,7 +132,12 @@ def reset(
 
 
 @app.command()
-def history(provider: MaybeName = None, limit: Limit = 50, json_: AsJson = False, config: ConfigPath = None) -> None:
+def history(
+    provider: Annotated[str | None, typer.Argument(metavar="PROVIDER", help="Only this one's.")] = None,
+    limit: Limit = 50,
+    json_: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
     """List every change of limits and modes, the newest first: who, through which login, when and why.
 
     \b
@@ -147,7 +153,7 @@ def history(provider: MaybeName = None, limit: Limit = 50, json_: AsJson = False
     table(
         ("id", "at", "provider", "key", "value", "by", "login", "why"),
         [
-            [c.change_id, c.at, c.provider, c.name, "as configured" if c.value is None else c.value, c.by_person,
+            [c.change_id, c.at, c.provider, c.name, "as configured" if c.value is None else c.value.strip('"'), c.by_person,
              c.db_role, c.reason]
             for c in changes
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from counterfoil.ledger.changes import Change
     from counterfoil.people.fleet import Standing, Values
     from counterfoil.people.replay import Told
-    from counterfoil.settings_providers import ProviderSettings
+    from counterfoil.settings_providers import ProviderSettings, RetryBudget
     from counterfoil.workers.admission import HourSeen, Peek
 
 AWAY = "the store of the fleet's counters does not answer: first attempts go by each process's own share, retries wait"
@@ -201,6 +202,16 @@ class WhatIf:
         say()
 
 
+def retries_left(peek: Peek, budget: RetryBudget) -> int:
+    """How many more retries the last minute's calls allow, whatever the bucket holds; 0 or less: none."""
+    return math.floor(retries_max(peek, budget)) - peek.retries_last_minute
+
+
+def retries_max(peek: Peek, budget: RetryBudget) -> float:
+    """How many retries the last minute's calls allow."""
+    return max(budget.ratio_max * peek.firsts_last_minute, budget.retries_per_min_min)
+
+
 def shown_change(change: Change) -> dict[str, Any]:
     """A change as --json has it."""
     return {**asdict(change), "provider": change.provider, "name": change.name}
@@ -212,6 +223,10 @@ def _facts(peek: Peek, settings: ProviderSettings) -> list[tuple[str, object]]:
     return [
         ("breaker", "half open: one call shows whether it answers" if breaker == "half" else breaker),
         ("tokens", f"{peek.tokens:.1f} of {settings.retry_budget.tokens_max:g}"),
+        (
+            "retries",
+            f"{peek.retries_last_minute} of {math.floor(retries_max(peek, settings.retry_budget))} in a minute",
+        ),
         ("in flight", f"{peek.in_flight} of {settings.concurrency_max}"),
         ("rate", f"up to {peek.rate_per_s:g} a second{held}"),
         ("processes", peek.processes),

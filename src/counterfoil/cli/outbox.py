@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,7 @@ HELD = {
     "draining": "draining: only what was begun, or takes something back",
     "breaker": "breaker open",
     "budget": "no retry budget",
+    "ratio": "retries are at their part of a minute's calls",
     "store_away": "limits unknown: first attempts only",
     "high_water": "high water",
     "unserved": "no worker takes it",
@@ -65,8 +67,8 @@ def list_outbox(
             found = list_dead(ledger, tenant=tenant, queue=queue, limit=limit)
             return _print_dead(found, json_=json_)
         queues = [each for each in list_queues(ledger, tenant=tenant) if queue in (None, each.queue)][:limit]
-        gates = _gates([each.queue for each in queues], settings, ledger, config)
-    shown = [_listed(each, gates.get(each.queue), settings.relay.high_water) for each in queues]
+        limits = _limits([each.queue for each in queues], settings, ledger, config)
+    shown = [_listed(each, limits.get(each.queue), settings.relay.high_water) for each in queues]
     if json_:
         return as_json(shown)
     table(
@@ -137,17 +139,22 @@ def revive(
     return None
 
 
-def _listed(each: ListedQueue, gate: Gate | None, high_water: int) -> dict[str, Any]:
+def _listed(each: ListedQueue, limits: _Limits | None, high_water: int) -> dict[str, Any]:
     from counterfoil.outbox.gates import held_by
 
-    held = held_by(
-        mode=each.mode,
-        due_retries=each.due_retries,
-        published=each.published,
-        is_served=each.is_served,
-        gate=gate,
-        high_water=high_water,
+    gate = None if limits is None else limits.gate
+    held: list[str] = list(
+        held_by(
+            mode=each.mode,
+            due_retries=each.due_retries,
+            published=each.published,
+            is_served=each.is_served,
+            gate=gate,
+            high_water=high_water,
+        )
     )
+    if limits is not None and limits.is_ratio:
+        held = ["ratio" if why == "budget" else why for why in held]
     return {
         "queue": each.queue,
         "due": each.due,
@@ -162,26 +169,44 @@ def _listed(each: ListedQueue, gate: Gate | None, high_water: int) -> dict[str, 
     }
 
 
-def _gates(queues: Sequence[str], settings: Settings, ledger: Ledger, config: Path | None) -> dict[str, Gate]:
-    """What the fleet's limits leave of each queue; none where nobody here knows the store that they are in."""
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What the fleet's limits leave of a queue."""
+
+    gate: Gate
+    is_ratio: bool
+    """Retries have had their part of the last minute's calls: more tokens would let none through."""
+
+
+def _limits(queues: Sequence[str], settings: Settings, ledger: Ledger, config: Path | None) -> dict[str, _Limits]:
+    """By queue; none where nobody here knows the store that the limits are counted in."""
+    from counterfoil.cli.budget_page import retries_left
+    from counterfoil.ledger.changes import read_changes
     from counterfoil.outbox.gates import provider_of
     from counterfoil.workers.admission import FleetAdmission, Store
-    from counterfoil.workers.live import LiveSettings
+    from counterfoil.workers.live import in_force
     from counterfoil.workers.setup import limits_of
 
     url = place.admission_url(config)
     if url is None or not queues:
         return {}
-    given, live = settings.admission, LiveSettings(settings, ledger)
+    given, changes = settings.admission, read_changes(ledger)
+    by_name = {name: in_force(settings, name, changes).settings for name in map(provider_of, queues)}
     store = Store(
         url=url,
         key_prefix=settings.broker.key_prefix,
         timeout_s=given.timeout_s,
         retry_after_s=given.retry_after_s,
     )
-    admission = FleetAdmission(limits=lambda name: limits_of(live.provider(name)), worker="", store=store)
+    admission = FleetAdmission(limits=lambda name: limits_of(by_name[name]), worker="", store=store)
+    found: dict[str, _Limits] = {}
     with closing(store), redirect_stdout(sys.stderr):  # what it logs is no part of the answer
-        return {queue: admission.gate(provider_of(queue)) for queue in queues}
+        for queue in queues:
+            name = provider_of(queue)
+            gate, peek = admission.gate(name), admission.peek(name)
+            is_ratio = peek is not None and retries_left(peek, by_name[name].retry_budget) < 1
+            found[queue] = _Limits(gate, is_ratio)
+    return found
 
 
 def _print_dead(found: list[DeadWakeUp], *, json_: bool) -> None:
