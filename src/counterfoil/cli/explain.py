@@ -275,8 +275,9 @@ def _person(action: Row, history: Sequence[Row]) -> Iterator[Sentence]:
 
 
 _OVERDUE = (
-    "Whoever runs the workers, if it stays so: does one run that has this tool, and can it use the provider? A secret that"
-    " it cannot read is `provider_unusable` in its log."
+    "Whoever runs the workers, if it stays so: does a pause or a limit hold its queue back, which `counterfoil outbox list`"
+    " says? Does a worker run that has this tool, and can it use the provider? A secret that it cannot read is"
+    " `provider_unusable` in its log."
 )
 
 

@@ -178,9 +178,13 @@ def sandbox(
 ) -> None:
     """Serve the outside world for tests: Stripe, Jira, a warehouse and mail over real HTTP and SMTP, with faults on request.
 
+    A fault is asked for by a POST, and ended by a DELETE; a POST of {} is answered with the names of all.
+
     \b
     counterfoil sandbox --port 8700 --smtp-port 8725
     counterfoil sandbox --provider mypackage.doubles:PARCELS
+    curl -sS localhost:8700/_sandbox/faults -d '{"fault": "504_after_commit", "provider": "stripe", "times": 3}'
+    curl -sS localhost:8700/_sandbox/faults -X DELETE
     """
     import asyncio
 
