@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.settings_providers import ProviderSettings
+from counterfoil.settings_providers import ProviderSettings, RetryBudget
 from counterfoil.workers.kinds import Ask, Kind, Result
 from counterfoil.workers.limiter import Limiter
 from counterfoil.workers.setup import limits_of
@@ -16,7 +16,7 @@ DAY_MS = 86_400_000.0
 
 def goes_within_a_day(**budget: Any) -> bool:
     """One call of a quiet provider times out; nothing else is ever called. Whether its retry is admitted by and by."""
-    limits = limits_of(ProviderSettings(retry_budget=budget))
+    limits = limits_of(ProviderSettings(retry_budget=RetryBudget(**budget)))
     limiter, first, retry = Limiter.fresh(0, limits), Ask(Kind.FIRST, "acme"), Ask(Kind.AFTER_TIMEOUT, "acme")
     limiter.admit(0, limits, ticket="t1", worker="w", lease_ms=1000, asks=[first])
     limiter.report(0, limits, ticket="t1", results=[(first, Result.TIMEOUT)], done=True)
