@@ -336,14 +336,14 @@ def test_a_running_relay_holds_back_more_from_then_on(
     settings: Settings, live: LiveSettings, clock: Clock, change: Change, database: Database, broker: Broker,
     relay_to: Callable[..., Relay], valkey: tuple[str, str],
 ) -> None:  # fmt: skip
-    """A relay that has published fifty rows at once lets two go after a person has said two calls a second."""
+    """A relay that has published fifty rows at once lets two go after a person has said eight calls a second."""
     store = Store(url=valkey[0], key_prefix=valkey[1], timeout_s=5, retry_after_s=0)
     admission = FleetAdmission(limits=lambda name: limits_of(live.provider(name)), worker="relay", store=store)
     relay = relay_to(broker.url, broker.prefix, gate=admission.gate)
     fill(database, 50)
     assert relay.publish_due() == 50
     taken_by_workers(database, broker.wake_ups())
-    change({"a.rate_per_s": "2"})
+    change({"a.rate_per_s": "8"})
     clock.at += SEEN_WITHIN_S
     fill(database, 50)
     assert relay.publish_due() == 2
