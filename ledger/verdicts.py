@@ -17,6 +17,10 @@ from counterfoil.ledger.queries import load
 _SQL = load("counterfoil.ledger", "sql/reconciler.sql")
 
 
+class Unwritable(Exception):
+    """The database refuses this verdict on this row, however often it is tried; nothing was written."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncertainAction(RecordedAction):
     """A row under a look-up's lease. `as_of` is a time before the look-up begins; `late_…` is a success that some attempt
@@ -243,4 +247,7 @@ def _all_written(
 
 def _written(ledger: Ledger, name: str, action: RecordedAction, **params: object) -> bool:
     everything: dict[str, object] = {"action_id": action.action_id, "fence": action.fence, **params}
-    return ledger.row(_SQL[name], everything) is not None
+    try:
+        return ledger.row(_SQL[name], everything) is not None
+    except psycopg.DatabaseError as error:
+        raise Unwritable(type(error).__name__) from error

@@ -23,6 +23,7 @@ from counterfoil.reconciler import asked
 from counterfoil.reconciler.asked import BackToReview
 from counterfoil.reconciler.health import Health
 from counterfoil.reconciler.verdict import (
+    ASK_LATER_MAX_S,
     AskLater,
     Claimed,
     Fail,
@@ -102,7 +103,7 @@ class Conclusions:
         effects = 0
         for each in judged:
             action, said = each.action, each.said
-            is_written = action.action_id in written or self.write(action, said, each.evidence)
+            is_written = action.action_id in written or self._write_alone(each)
             log.info(
                 "looked_up",
                 action_id=action.action_id,
@@ -115,6 +116,16 @@ class Conclusions:
             is_effect = isinstance(said, Settle) and action.late_receipt is None and action.last_error_code != LAPSED
             effects += is_written and is_effect
         return effects
+
+    def _write_alone(self, judged: _Judged) -> bool:
+        """Writes one verdict; a row of which the ledger refuses it is asked about until it is a person's by its age."""
+        action = judged.action
+        try:
+            return self.write(action, judged.said, judged.evidence)
+        except verdicts.Unwritable as error:
+            log.error("verdict_refused", action_id=action.action_id, tool=action.tool, error=str(error))
+            self._ask_again(action, "verdict_refused", str(error), after_s=ASK_LATER_MAX_S)
+            return False
 
     def _judge(self, spec: ToolSpec, asked_about: AskedAbout) -> _Judged:
         action, finding, moved = asked_about.action, asked_about.finding, asked_about.moved
@@ -263,12 +274,12 @@ class Conclusions:
     def _later_s(self, after_s: float) -> float:
         return after_s * self.rng.uniform(1.0, 1.0 + JITTER_MAX)
 
-    def _ask_again(self, action: UncertainAction, reason: str, evidence: str) -> bool:
-        """A cancel came during the look-up: look once more, under its `no_resend`."""
+    def _ask_again(self, action: UncertainAction, reason: str, evidence: str, *, after_s: float | None = None) -> bool:
+        """As soon as may be, or after so long; say, under the `no_resend` of a cancel that came during the look-up."""
         return verdicts.ask_later(
             self.ledger,
             action,
-            after_s=self._later_s(self.base_s),
+            after_s=self._later_s(self.base_s if after_s is None else after_s),
             absent_count=action.absent_count,
             last_absent_at=action.last_absent_at,
             reason=reason,
