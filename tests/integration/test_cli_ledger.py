@@ -252,7 +252,7 @@ def test_db_grant_refuses_what_does_not_exist(cli: Cli, rows: Rows) -> None:
 
 
 def test_config_check_reaches_database_and_broker(cli: Cli, rows: Rows, valkey: tuple[str, str]) -> None:
-    """--connect: exit 5 and one line for either that is away; neither line has the password."""
+    """--connect: exit 5 and one line for each that is away, the fleet's counters too; no line has the password."""
     url = rows.database.url("worker")
     assert cli("config", "check", "--connect", url=url, COUNTERFOIL_BROKER__URL=valkey[0]).code == 0
     away = cli("config", "check", "--connect", url=url, COUNTERFOIL_BROKER__URL="redis://:s3cret@127.0.0.1:1/0")
@@ -261,6 +261,13 @@ def test_config_check_reaches_database_and_broker(cli: Cli, rows: Rows, valkey: 
     assert "s3cret" not in away.err
     assert len(away.err.splitlines()) == 2
     assert cli("config", "check", "--connect", url=NOWHERE, COUNTERFOIL_BROKER__URL=valkey[0]).code == 5
+    both = {"COUNTERFOIL_BROKER__URL": valkey[0], "COUNTERFOIL_ADMISSION__URL": valkey[0]}
+    assert "broker and admission store answer" in cli("config", "check", "--connect", url=url, **both).out
+    for wrong in ("redis://:s3cret@127.0.0.1:1/0", "http://:s3cret@127.0.0.1:1"):
+        alone = cli("config", "check", "--connect", url=url, **{**both, "COUNTERFOIL_ADMISSION__URL": wrong})
+        assert (alone.code, alone.out) == (5, "")
+        assert "[admission] url" in alone.err
+        assert "s3cret" not in alone.err
 
 
 @pytest.mark.parametrize("file", ["sql/show.sql", "sql/check.sql"])

@@ -26,7 +26,9 @@ CONNECT_WAIT_S = 5
 
 @app.command()
 def check(
-    connect: Annotated[bool, typer.Option("--connect", help="Also reach the database and the broker.")] = False,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Also reach the database, the broker and the fleet's counters.")
+    ] = False,
     json_: AsJson = False,
     config: ConfigPath = None,
 ) -> None:
@@ -44,13 +46,15 @@ def check(
     if connect:
         _reach_database(config)
         _reach_broker(config)
+        _reach_admission(settings)
     program = settings.notify.command[0] if settings.notify.command else None
     missing = program is not None and shutil.which(program) is None
     warnings = [f"notify.command: {program} is not found on this machine: workers need it on theirs"] * missing
     checked = {"profile": settings.profile, "tools": names, "connected": connect, "warnings": warnings}
     if json_:
         return as_json(checked)
-    reached = ", database and broker answer" if connect else ""
+    asked = "database, broker and admission store" if settings.admission.url else "database and broker"
+    reached = f", {asked} answer" if connect else ""
     say(f"configuration is sound: profile {settings.profile}, {len(names)} tools{reached}")
     for warning in warnings:
         say(f"warning: {clean(warning)}")
@@ -177,3 +181,20 @@ def _reach_broker(config: ConfigPath) -> None:
                 f"the broker {connection.as_uri()} does not answer ({type(error.__cause__ or error).__name__}).",
                 fix="Is it running, and is [broker] url right?",
             ) from None  # its text may quote the URL with the password
+
+
+def _reach_admission(settings: Settings) -> None:
+    """The store of the fleet's counters, where it is another one than the broker. Without it a fleet works, by halves."""
+    if settings.admission.url is None:
+        return
+    from redis import Redis, RedisError
+
+    try:
+        url = settings.admission.url.get_secret_value()
+        with Redis.from_url(url, socket_timeout=CONNECT_WAIT_S, socket_connect_timeout=CONNECT_WAIT_S) as store:
+            store.ping()
+    except (RedisError, OSError, ValueError) as error:
+        raise BrokerUnavailable(
+            f"the Redis of the fleet's counters does not answer ({type(error).__name__}).",
+            fix="Is it running, and is [admission] url right? It begins with redis:// or rediss://.",
+        ) from None  # its text may quote the URL with the password
