@@ -143,7 +143,8 @@ def _change(
     else:
         say(f"{name} is {mode}: {_told(counts)}")
         if mode == "draining" and begun:
-            say(f"  {begun} begun and not finished; `counterfoil provider list` shows when there are none")
+            say(f"  {begun} begun and not finished; `counterfoil provider list` shows when there are none,")
+            say("  `counterfoil outbox list` what holds them back")
     if wait_s and begun:
         stop(6)
 
