@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("ledger", "providers", "outbox", "workers", "reconciler", "sandbox")
 """The folders at the top of the repository, imported as `counterfoil.<folder>`."""
 
-SUFFIXES = {".py", ".sql", ".mako", ".typed", ".graphql"}
+SUFFIXES = {".py", ".sql", ".lua", ".mako", ".typed", ".graphql"}
 
 
 @pytest.fixture(scope="module")

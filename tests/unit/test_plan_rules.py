@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.ledger.errors import ArgumentError, NotAllowed, StepConflict
+from counterfoil.ledger.errors import ArgumentError, CounterfoilError, LimitReached, NotAllowed, StepConflict
 from counterfoil.ledger.states import SETTLED, State
 from counterfoil.outbox.plan_rules import Existing, Open, PlanDecision, PlanStep, RecordedPlan, decide_plan
 from counterfoil.outbox.steps import ActionView, HandleView, Limits, Record, Refused, RunView, WantedCall
@@ -74,10 +74,13 @@ def test_steps_get_the_next_numbers_in_their_order() -> None:
     )
 
 
-@pytest.mark.parametrize("run", [{"state": "closed"}, {"state": "unwinding"}, {"calls_count": 1001}])
-def test_a_run_that_takes_no_call_takes_no_plan(run: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("run", "error"),
+    [({"state": "closed"}, NotAllowed), ({"state": "unwinding"}, NotAllowed), ({"calls_count": 1001}, LimitReached)],
+)
+def test_a_run_that_takes_no_call_takes_no_plan(run: dict[str, Any], error: type[CounterfoilError]) -> None:
     """Closed, unwinding, or in a loop."""
-    refused(met(step(), **run), NotAllowed)
+    refused(met(step(), **run), error)
 
 
 def test_the_same_steps_are_the_same_plan() -> None:
@@ -192,4 +195,4 @@ def test_a_plan_counts_as_its_steps() -> None:
     """The cap on a run's actions holds for all of them together, revisions counted."""
     handle = HandleView(seen=99, limits=Limits(actions_max=4))
     assert isinstance(met(step(), step("open"), rows=(row(1, revision=2),), handle=handle), Open)
-    refused(met(step(), step("open"), rows=(row(1, revision=3),), handle=handle), NotAllowed)
+    refused(met(step(), step("open"), rows=(row(1, revision=3),), handle=handle), LimitReached)
