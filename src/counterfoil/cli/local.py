@@ -77,7 +77,8 @@ def up(
 
 
 def down(json_: AsJson = False) -> None:
-    """Stop this folder's stack, wherever it was started. Data stays.
+    """Stop this folder's stack, wherever it was started. Data stays, in the folder of the configuration that `counterfoil
+    up` names; remove that folder to begin anew.
 
     \b
     counterfoil down
@@ -277,6 +278,7 @@ def _print_up(home: Home, choices: Choices, *, json_: bool) -> None:
     say("In another terminal, in this folder:")
     say("  counterfoil action list")
     say("  counterfoil proposal list          # what waits for you; see `review list` and `correction list`, too")
+    say("  counterfoil outbox list            # what holds work back; see `budget list` and `provider list`, too")
     needs = f"what an agent for {clean(', '.join(choices.tenants))} needs; it cannot decide"
     say(f'  eval "$(counterfoil up --env)"     # {needs}')
     say()
