@@ -126,10 +126,10 @@ local function last_minute()
   return firsts, retries
 end
 
-local function count(what)
+local function count(what, by)
   local hour = slot_key(math.floor(now / HOUR_MS))
   local counts = s.hours[hour] or {}
-  counts[what] = (counts[what] or 0) + 1
+  counts[what] = math.max(0, (counts[what] or 0) + (by or 1))
   s.hours[hour] = counts
 end
 
@@ -234,6 +234,7 @@ local function settle(kind, tenant, result)
     give(tenant, cost)
     s.rate = math.min(math.max(1, rate_per_s() * BURST_S), s.rate + 1)
     tally(first and -1 or 0, first and 0 or -1, 0)
+    count(first and 'firsts' or 'retries', -1)
   end
 end
 

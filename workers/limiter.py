@@ -335,6 +335,7 @@ class Limiter:
                 self.rate = min(max(1.0, self._rate_per_s(now, limits) * BURST_S), self.rate + 1)
                 is_first = ask.kind is Kind.FIRST
                 self._tally(now, -is_first, -(not is_first), 0)
+                self._count(now, "firsts" if is_first else "retries", -1)
             case _:
                 pass  # a retry that failed keeps what it had taken
 
@@ -379,6 +380,6 @@ class Limiter:
         ramp_ms = min(RAMP_PER_OUTAGE * (now - self.opened_at), RAMP_MAX_MS)
         self.ramp_until = max(self.ramp_until, now + ramp_ms)
 
-    def _count(self, now: float, what: str) -> None:
+    def _count(self, now: float, what: str, by: int = 1) -> None:
         counts = self.hours.setdefault(math.floor(now / HOUR_MS), {})
-        counts[what] = counts.get(what, 0) + 1
+        counts[what] = max(0, counts.get(what, 0) + by)

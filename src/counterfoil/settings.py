@@ -81,6 +81,13 @@ class AdmissionStore(Section):
     timeout_s: Seconds = 0.5  # it answers within a millisecond or is away: then each process keeps to its share
     retry_after_s: Seconds = 1  # how long a process that found it away leaves it alone
 
+    @field_validator("url")
+    @classmethod
+    def _is_a_redis(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("is the address of a Redis: redis://, rediss:// or unix://")
+        return value
+
 
 class Limits(Section):
     """Caps at the door, so that a model in a loop costs a refusal and not a bill."""

@@ -66,6 +66,12 @@ class Breaker(Section):
     open_s: Seconds = 1  # then one call is let through; doubled each time that it fails
     open_max_s: Seconds = 4  # one call in four seconds is no load, and a provider that is back is used within five
 
+    @model_validator(mode="after")
+    def _opens_for_no_longer_than_the_most(self) -> Self:
+        if self.open_s > self.open_max_s:
+            raise ValueError("open_s must not be more than open_max_s")
+        return self
+
 
 class Reach(Section):
     """How one account at a provider is reached, and as whom."""

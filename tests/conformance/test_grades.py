@@ -184,7 +184,10 @@ def test_who_lies_earns_less(parcels: Sandbox) -> None:
     assert {violation.rule for violation in believes.violations} >= {"failed_lookup_is_absence"}
     said = str(believes)
     assert said.startswith("create_parcel: grade D, declared C: contradicted")
-    assert "failed_lookup[html_502]: failed_lookup_is_absence: the look-up met html_502, and says Absent()" in said
+    assert (
+        "failed_lookup[html_502]: failed_lookup_is_absence: the look-up met html_502, and says Absent(complete=True)"
+        in said
+    )
     assert json.loads(json.dumps(believes.to_json()))["passed"] is False
 
 

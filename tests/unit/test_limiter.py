@@ -327,6 +327,15 @@ def test_a_store_that_lost_everything_is_told_by_those_who_remember() -> None:
     assert (other.seen()["breaker"], other.seen()["rate_per_s"]) == ("closed", 1000)
 
 
+def test_what_was_not_tried_is_not_counted() -> None:
+    """A call that was admitted and given back leaves the hour's counts as they were."""
+    play = Play()
+    play.call(Result.OK)
+    play.call(Result.UNUSED)
+    [counts] = play.seen()["hours"].values()
+    assert counts["firsts"] == 1
+
+
 def test_look_ups_have_a_rate_of_their_own() -> None:
     """Five a second, of which the time between two sweeps is saved up: what is granted is taken, the rest is told when."""
     play = Play(lookups_per_s=5.0)

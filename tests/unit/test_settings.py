@@ -364,3 +364,19 @@ def test_what_is_loopback(addresses: dict[str, Any], loopback: bool) -> None:
     """Only a loopback address or `localhost` is this machine; without an address the real service is meant, by whoever
     goes through no account's own."""
     assert ProviderSettings(**addresses).is_loopback is loopback
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('[admission]\nurl = "http://limits.example"\n', "admission.url"),
+        ("[providers.stripe.breaker]\nopen_s = 10\n", "providers.stripe.breaker"),
+    ],
+)
+def test_limits_that_could_not_work_are_refused(tmp_path: Path, text: str, named: str) -> None:
+    """A store that is no Redis, and a breaker that would open for longer than its longest."""
+    file = tmp_path / "counterfoil.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(file, {})
+    assert named in str(caught.value)

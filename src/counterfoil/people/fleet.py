@@ -202,6 +202,8 @@ def _as_json(values: Mapping[str, object]) -> dict[str, str | None]:
 
 def _nearest(name: str) -> str:
     """Also for a key without its table's name."""
+    if name == MODE_KEY:
+        return "That is `counterfoil provider pause|drain|resume`."
     ends = [full for full in LIVE if full.rpartition(".")[2] == name]
     close = ends or difflib.get_close_matches(name, LIVE, n=1, cutoff=0.6)
     return f"Did you mean {' or '.join(close)}?" if close else f"One of: {', '.join(LIVE)}."
