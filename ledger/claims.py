@@ -375,18 +375,17 @@ def end_used_up(ledger: Ledger, action_id: str, *, attempts_max: int, worker: st
 
 def postpone_wakeup(ledger: Ledger, wake_up: WakeUp, *, delay_s: float) -> None:
     """Lets the relay publish it again after `delay_s`; not an attempt."""
-    ledger.rows(
-        _SQL["postpone_wakeup"],
-        {"action_id": wake_up.action_id, "generation": wake_up.generation, "delay_s": delay_s},
-    )
+    _put_back(ledger, "postpone_wakeup", wake_up, delay_s)
 
 
 def leave_to_others(ledger: Ledger, wake_up: WakeUp, *, delay_s: float) -> None:
     """The same for what this worker lacks the tool, version or account for."""
-    ledger.rows(
-        _SQL["leave_to_others"],
-        {"action_id": wake_up.action_id, "generation": wake_up.generation, "delay_s": delay_s},
-    )
+    _put_back(ledger, "leave_to_others", wake_up, delay_s)
+
+
+def _put_back(ledger: Ledger, name: str, wake_up: WakeUp, delay_s: float) -> None:
+    params = {"action_id": wake_up.action_id, "generation": wake_up.generation, "delay_s": delay_s}
+    ledger.rows(_SQL[name], params)
 
 
 def beat_heart(ledger: Ledger, *, worker: str, queues: Sequence[str], claimed: bool) -> None:
