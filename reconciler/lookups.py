@@ -17,16 +17,16 @@ import structlog
 
 from counterfoil.ledger import verdicts
 from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.errors import ConfigError
 from counterfoil.ledger.verdicts import LookUpGroup, UncertainAction
 from counterfoil.providers.attempt import requests_counted
-from counterfoil.providers.contract import OTHER_KEY, Adapter, Call, Contract, Fetcher, Sharing, ToolClass
+from counterfoil.providers.contract import OTHER_KEY, Adapter, Call, Contract, Fetcher, ToolClass
 from counterfoil.providers.outcomes import Finding, Found, Succeeded, Unknown
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.reconciler.budget import LookUpBudget
 from counterfoil.reconciler.conclusions import AskedAbout, Conclusions
 from counterfoil.reconciler.health import Health
+from counterfoil.reconciler.places import Place, place_of
 from counterfoil.reconciler.verdict import Person
 from counterfoil.workers.calls import call_of
 from counterfoil.workers.policy import Policy
@@ -43,14 +43,6 @@ in part only. Their verdicts must still fit into the lease."""
 LEASE_SHARE = 0.5
 """Of what is left of the lease, for the look-up: the rest is for writing the verdicts. More than one request may take, or a
 list of many pages would be begun again and again and never end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """An account as it is reached at one moment."""
-
-    reach: str
-    adapter: Adapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +102,7 @@ class LookUps:
         """
         spec = self.registry.get(group.tool, group.tool_version)
         place = self._reached(spec, group.account)
-        adapter = place.adapter if place is not None else None
-        answers = max(1, adapter.rows_a_request(spec.name)) if isinstance(adapter, Sharing) else 1
+        answers = place.answers(spec.name) if place is not None else 1
         rows = min(group.due, self.batch * min(answers, SHARED_MAX))
         granted = None  # nobody will be asked: there is no look-up, or no way there
         if place is not None and self.contract(spec).lookup:
@@ -137,7 +128,7 @@ class LookUps:
         self.budget.found(spec.provider, effects)
         return len(batch), len(batch) == rows
 
-    def _look(self, spec: ToolSpec, place: _Place | None, batch: Sequence[UncertainAction], lapses_at: float) -> int:
+    def _look(self, spec: ToolSpec, place: Place | None, batch: Sequence[UncertainAction], lapses_at: float) -> int:
         """Asks and concludes; what the lease is too short for lapses, and is looked at again. How many effects it found.
 
         `place`: how the account is reached, read before the batch was claimed; it is read again after each part.
@@ -162,7 +153,7 @@ class LookUps:
             effects += self.conclusions.conclude(spec, found)
         return effects
 
-    def _call(self, spec: ToolSpec, action: UncertainAction, place: _Place | None) -> Call | None:
+    def _call(self, spec: ToolSpec, action: UncertainAction, place: Place | None) -> Call | None:
         """What the provider is asked about; None when the row cannot be read, which is a person's then."""
         try:
             call = call_of(action, place.reach if place is not None else None)
@@ -173,18 +164,13 @@ class LookUps:
         moved = place is not None and action.reach not in (None, place.reach)
         return replace(call, presence_only=self.conclusions.needs_presence_only(spec, action, moved=moved))
 
-    def _reached(self, spec: ToolSpec, account: str) -> _Place | None:
-        """How requests of this account go at this moment; None where it cannot be reached at all."""
-        try:
-            adapter = self.adapter(spec, account)
-            return _Place(self.reach(spec, account), adapter)
-        except ConfigError:
-            return None
+    def _reached(self, spec: ToolSpec, account: str) -> Place | None:
+        return place_of(spec, account, adapter=self.adapter, reach=self.reach)
 
     def _ask(
         self,
         spec: ToolSpec,
-        place: _Place | None,
+        place: Place | None,
         part: Sequence[tuple[UncertainAction, Call]],
         lapses_at: float,
     ) -> Mapping[str, Finding | None]:

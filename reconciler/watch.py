@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import assert_never
@@ -18,16 +17,16 @@ import structlog
 
 from counterfoil.ledger import corrections, watch
 from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.errors import ConfigError
 from counterfoil.ledger.reviews import UNVERIFIED
 from counterfoil.ledger.watch import Next, WatchedAction, WatchedGroup
 from counterfoil.providers.attempt import requests_counted
-from counterfoil.providers.contract import Adapter, Call, Contract, Sharing
+from counterfoil.providers.contract import Adapter, Call, Contract
 from counterfoil.providers.outcomes import Finding, Unknown
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
 from counterfoil.reconciler.budget import LookUpBudget
 from counterfoil.reconciler.lookups import LEASE_SHARE, SHARED_MAX, known_tools
+from counterfoil.reconciler.places import Place, place_of
 from counterfoil.reconciler.watched import (
     Duplicate,
     FoundAfterAll,
@@ -51,14 +50,6 @@ BEHIND_S = 60.0
 
 ORPHAN_AFTER_S = 3600.0
 """A row that is due for this long, of a tool that nobody has any more, is not watched further."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """An account as it is reached at one moment."""
-
-    reach: str
-    adapter: Adapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +106,7 @@ class Watch:
         """Looks up one batch of the group; returns the number of rows. What it may ask is granted before any is claimed."""
         spec = self.registry.get(group.tool, group.tool_version)
         place = self._reached(spec, group.account)
-        adapter = place.adapter if place is not None else None
-        answers = max(1, adapter.rows_a_request(spec.name)) if isinstance(adapter, Sharing) else 1
+        answers = place.answers(spec.name) if place is not None else 1
         rows = min(group.due, self.batch * min(answers, SHARED_MAX))
         granted = 0
         if place is not None:
@@ -131,7 +121,7 @@ class Watch:
         self.budget.spent(spec.provider, granted=granted, made=requests.made)
         return len(batch)
 
-    def _look(self, spec: ToolSpec, place: _Place | None, batch: Sequence[WatchedAction], lapses_at: float) -> None:
+    def _look(self, spec: ToolSpec, place: Place | None, batch: Sequence[WatchedAction], lapses_at: float) -> None:
         """Asks and concludes, part after part; what the claim is too short for is due again when it has lapsed.
 
         `place`: how the account is reached, read before the batch was claimed; it is read again after each part.
@@ -147,7 +137,7 @@ class Watch:
                 spec, actions, findings, {each.reach if each is not None else None for each in (before, place)}
             )
 
-    def _call(self, action: WatchedAction, place: _Place | None) -> Call | None:
+    def _call(self, action: WatchedAction, place: Place | None) -> Call | None:
         """What the provider is asked about; None when the row cannot be read: then nobody can ask."""
         try:
             return call_of(action, place.reach if place is not None else None)
@@ -156,15 +146,11 @@ class Watch:
             watch.watched_again(self.ledger, [Next(action, None, counts=False)])
             return None
 
-    def _reached(self, spec: ToolSpec, account: str) -> _Place | None:
-        """How requests of this account go at this moment; None where it cannot be reached at all."""
-        with suppress(ConfigError):
-            adapter = self.adapter(spec, account)
-            return _Place(self.reach(spec, account), adapter)
-        return None
+    def _reached(self, spec: ToolSpec, account: str) -> Place | None:
+        return place_of(spec, account, adapter=self.adapter, reach=self.reach)
 
     def _ask(
-        self, spec: ToolSpec, place: _Place | None, calls: Sequence[Call], lapses_at: float
+        self, spec: ToolSpec, place: Place | None, calls: Sequence[Call], lapses_at: float
     ) -> Mapping[str, Finding]:
         """A finding for each call; a look-up that fails proves nothing."""
         timeout_s = max(self.policy(spec.provider).timeout_s, LEASE_SHARE * (lapses_at - time.monotonic()))
