@@ -10,6 +10,7 @@ CounterfoilError (RuntimeError)
 ├── RunTakenOver           another handle re-opened this run
 ├── NotFound               there is no such action or run, or this login may not see it
 ├── NotAllowed             the run is closed or unwinding, or the role has no right to this tenant
+│   ├── LedgerLostTime     the caller was told of ends that the ledger does not have: it was restored to an earlier time
 │   ├── LimitReached       a cap of the configuration: `limit` is its setting
 │   └── DecisionRefused    a person's decision does not stand: changed, expired, decided by somebody else, one's own, …
 └── LedgerUnavailable      Postgres could not be reached, or the connection was lost
@@ -105,6 +106,12 @@ class NotAllowed(CounterfoilError):
 
     code = "not_allowed"
     exit_code = 4
+
+
+class LedgerLostTime(NotAllowed):
+    """The caller was told of ends that are not on record: nothing of the run goes on before a person knows why."""
+
+    code = "ledger_lost_time"
 
 
 class LimitReached(NotAllowed):

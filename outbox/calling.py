@@ -1,9 +1,8 @@
-"""Decides what one call of a run handle does and what comes back: check, record or find, wait, tell."""
+"""One call of a run handle from its arrival to its answer: check, record or find, wait, tell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pydantic_core import to_jsonable_python
@@ -18,13 +17,16 @@ from counterfoil.outbox.intents import (
     DoorRules,
     check_call,
     check_index_row,
+    check_note,
     checked_arguments,
 )
-from counterfoil.outbox.memory import Memory
+from counterfoil.outbox.memory import Memory, Visit
 from counterfoil.outbox.pool import LedgerPool, Row
 from counterfoil.outbox.recording import Meant, PlacedCall, Recorder, Unseen
 from counterfoil.outbox.results import NextStep, Result, Status, refused, result_of
-from counterfoil.outbox.steps import Blocked, Limits, WantedCall
+from counterfoil.outbox.run_view import Limits, WantedCall
+from counterfoil.outbox.seen import told
+from counterfoil.outbox.steps import Blocked
 from counterfoil.outbox.threads import Threads
 from counterfoil.outbox.waiting import Deadline, Waiter
 from counterfoil.providers.contract import ToolClass
@@ -57,29 +59,26 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One call as it arrived, with what its caller had been told by then."""
+    """One call as its caller asks for it."""
 
     tool: str
     arguments: Arguments
-    step: str | None
-    ref: str | None
-    repeat: str | None
-    resource_version: str | None
-    staged: bool
+    step: str | None = None
+    turn: str | None = None
+    ref: str | None = None
+    repeat: str | None = None
+    note: str | None = None
+    resource_version: str | None = None
+    staged: bool = False
     """Only a reversible form will do, bad arguments are raised, and the run has its pivot ahead then."""
-    seen: int
-    had: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A result on its way to the caller, and what the memory must hear when it arrives there."""
+    """A result on its way to the caller, and the rows whose ends it tells."""
 
     result: Result
-    awaited: str | None = None
-    """The action that the call has waited for; the memory expects it until the answer is handed over or dropped."""
-    settled: bool = False
-    shown: tuple[str, ...] = ()
+    tells: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +90,10 @@ class Calls:
     tenant: str
     run: str
     actor: str
+    refs_unique: bool = False
 
-    def answer(self, asked: Asked, opened: Callable[[], object], until: Deadline) -> Answer:
-        """What becomes of the call; blocks until `until` at the latest. End with `hand_over` or `drop`.
+    def answer(self, asked: Asked, visit: Visit, opened: Callable[[], object], until: Deadline) -> Answer:
+        """What becomes of the call; blocks until `until` at the latest. The visit ends with `hand_over`, or by its caller.
 
         `opened` opens the run, unless that was done, and gives its epoch.
         """
@@ -122,21 +122,23 @@ class Calls:
             if asked.staged or error.path == "resource_version":
                 raise
             return Answer(refused(error))
-        return self._met(PlacedCall(checked, _wanted(checked, asked), asked.seen, asked.had), opened(), until)
+        call = PlacedCall(checked, _wanted(checked, asked), visit, asked.note or "")
+        return self._met(call, opened(), until)
 
-    def hand_over(self, answer: Answer) -> Result:
-        """The caller has the result from now on."""
-        if answer.awaited is not None:
-            self.memory.hand_out(answer.awaited, settled=answer.settled)
-        self.memory.show(answer.shown)
-        return answer.result
+    def hand_over(self, visit: Visit, answer: Answer) -> Result:
+        """The caller has the result from now on, with the token of all that it has been told by then."""
+        ends = self.ends(answer.tells)
+        self.memory.leave(visit, ends)
+        token = visit.had.joined(told(ends, visit.turn)).token(self.tenant, self.run)
+        return answer.result.model_copy(update={"seen": token})
 
-    def drop(self, work: Future[Answer]) -> None:
-        """Nobody takes the result: it counts as not had, and is told to whoever calls next."""
-        if not work.cancelled() and work.exception() is None:
-            awaited = work.result().awaited
-            if awaited is not None:
-                self.memory.hand_out(awaited, settled=False)
+    def ends(self, rows: Iterable[Row]) -> list[tuple[str, int]]:
+        """The ends that these rows of the run have, as they are told."""
+        return [
+            (str(row["action_id"]), int(str(row["ends_count"])))
+            for row in rows
+            if row["state"] in SETTLED and row.get("run", self.run) == self.run
+        ]
 
     def told(self, row: Row, *, asked: str, replayed: bool = False, already_done: bool = False) -> Result:
         """The result of a row, for a caller whose arguments were `asked`."""
@@ -157,8 +159,18 @@ class Calls:
     def _check_names(self, asked: Asked) -> None:
         if asked.step is not None:
             self.check_label(asked.step)
+        turn = "" if asked.turn is None else check_id(asked.turn, "turn", REF_CHARS_MAX)
         if asked.ref is not None:
-            check_index_row(self.tenant, self.run, check_id(asked.ref, "ref", REF_CHARS_MAX), path="ref")
+            check_index_row(self.tenant, self.run, turn, check_id(asked.ref, "ref", REF_CHARS_MAX), path="ref")
+        elif turn:
+            raise ArgumentError(
+                "is missing: within a turn each call has a reference of its own.",
+                path="ref",
+                code="missing_argument",
+                fix="Give the id of the model's tool call.",
+            )
+        if asked.note is not None:
+            check_note(asked.note)
         if asked.repeat is not None:
             check_id(asked.repeat, "repeat", REASON_CHARS_MAX)
 
@@ -173,7 +185,13 @@ class Calls:
         """Asks the ledger until the call has its action, waiting for others that hold it back."""
         shared = self.shared
         recorder = Recorder(
-            shared.pool, self.memory, tenant=self.tenant, run=self.run, epoch=epoch, limits=shared.limits
+            shared.pool,
+            self.memory,
+            tenant=self.tenant,
+            run=self.run,
+            epoch=epoch,
+            limits=shared.limits,
+            refs_unique=self.refs_unique,
         )
         for _ in range(BLOCKS_MAX):
             may_wait = until.left_s > 0
@@ -188,19 +206,10 @@ class Calls:
         raise AssertionError("a run has fewer actions than that")
 
     def _outcome(self, call: PlacedCall, meant: Meant, until: Deadline) -> Answer:
-        """Waits for the action's end, and no longer than asked."""
-        try:
-            row = self.shared.waiter.until_answered(meant.action_id, until)
-            told = self.told(
-                row, asked=call.checked.arguments, replayed=meant.replayed, already_done=meant.already_done
-            )
-        except BaseException:
-            self.memory.hand_out(meant.action_id, settled=False)
-            raise
-        settled = row["state"] in SETTLED
-        by_reviewer = str(row["action_id"])  # the revision that stands for it now
-        shown = (by_reviewer,) if settled and by_reviewer != meant.action_id else ()
-        return Answer(told, awaited=meant.action_id, settled=settled, shown=shown)
+        """Waits for the action's end, and no longer than asked. A reviewer's revision stands for what it has replaced."""
+        row = self.shared.waiter.until_answered(meant.action_id, until)
+        result = self.told(row, asked=call.checked.arguments, replayed=meant.replayed, already_done=meant.already_done)
+        return Answer(result, tells=(row,))
 
     def _unseen(self, met: Unseen) -> Answer:
         result = Result(
@@ -208,7 +217,7 @@ class Calls:
             next_step=NextStep.READ_UNSEEN,
             unseen=tuple(self.told(row, asked="", replayed=True) for row in met.rows),
         )
-        return Answer(result, shown=tuple(str(row["action_id"]) for row in met.rows))
+        return Answer(result, tells=met.rows)
 
 
 def _wanted(checked: CheckedCall, asked: Asked) -> WantedCall:
@@ -222,6 +231,7 @@ def _wanted(checked: CheckedCall, asked: Asked) -> WantedCall:
         once_key=checked.once_key,
         step=asked.step,
         ref=asked.ref,
+        turn=asked.turn or "",
         repeat=asked.repeat,
         staged=asked.staged,
         gated=checked.needs_approval,

@@ -28,6 +28,7 @@ from counterfoil.providers.spec import AUDIENCES_APPROVED, ToolSpec
 
 REF_CHARS_MAX = 400
 REASON_CHARS_MAX = 500
+NOTE_CHARS_MAX = 2000
 VERSION_CHARS_MAX = 255
 IDS_BYTES_MAX = 2400
 """Tenant, run and step (or ref) together, in UTF-8: one row of a Postgres index holds 2704 bytes."""
@@ -281,6 +282,16 @@ def check_run(tenant: object, run: object, actor: object) -> tuple[str, str, str
     )
     check_index_row(*ids[:2], path="run")
     return ids
+
+
+def check_note(note: str) -> None:
+    """Raises `ArgumentError` at `note` for what nobody could read."""
+    try:
+        canonical_json({"note": note})
+    except ArgumentError as error:
+        raise ArgumentError("holds what no text may.", path="note", code=error.code) from None
+    if len(note) > NOTE_CHARS_MAX:
+        raise ArgumentError(f"is longer than {NOTE_CHARS_MAX} characters.", path="note", code="too_long")
 
 
 def check_index_row(*ids: str, path: str) -> None:

@@ -1,55 +1,83 @@
-"""Decides which results a run handle's caller has had: those handed out before its next call, or acknowledged."""
+"""What one run handle's caller has been told, where it hands no token back: ends count from the handle's next call on.
+
+That survives the caller's death, since a new handle begins at the token that it is opened with. It does not survive an answer
+that is lost on its way; a caller that gives `seen` with each call needs nothing of this.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from counterfoil.outbox.seen import NOTHING, Seen, Tokens, read_tokens, told
+
+
+@dataclass(eq=False, slots=True)
+class Visit:
+    """One call on its way through a handle, and what its caller had been told when it arrived."""
+
+    had: Seen
+    turn: str = ""
+    awaits: set[str] = field(default_factory=set)
+    due: set[str] = field(default_factory=set)
+    """Actions whose ends were handed to parallel calls of the handle meanwhile."""
 
 
 class Memory:
-    """What one handle has told its caller. In this process only: a new handle begins at its `seen`. Thread-safe."""
+    """Of one handle, in this process only. Thread-safe."""
 
-    def __init__(self, seen: int) -> None:
+    def __init__(self, tenant: str, run: str, seen: Tokens) -> None:
+        """Raises `ArgumentError` for a token that is malformed or another run's."""
         self._lock = threading.Lock()
-        self._seen = seen
-        self._had: set[str] = set()
-        self._awaited: dict[str, int] = {}
-        self._returned: set[str] = set()
-        self._shown: set[str] = set()
+        self._key = tenant, run
+        self._had = read_tokens(seen, tenant, run)
+        self._handed = NOTHING
+        self._visits: set[Visit] = set()
 
-    def arrive(self) -> tuple[int, frozenset[str]]:
-        """A call begins, so its caller has written down all that was handed out before: (`seen`, had)."""
-        with self._lock:
-            self._had |= self._returned | self._shown
-            self._returned.clear()
-            self._shown.clear()
-            return self._seen, frozenset(self._had)
+    def arrive(self, seen: Tokens | None, turn: str = "") -> Visit:
+        """A call begins; end with `leave`. `seen` is all that counts as told; None: whatever was handed out before.
 
-    def ack(self, seq: int) -> None:
-        """The caller has written down the results up to `seq`."""
+        Raises `ArgumentError` as above.
+        """
+        given = None if seen is None else read_tokens(seen, *self._key)
         with self._lock:
-            self._seen = max(self._seen, seq)
+            if given is None:
+                self._had = self._had.joined(self._handed)
+                self._handed = NOTHING
+            else:
+                self._had = self._had.joined(given)
+            visit = Visit(self._had if given is None else given, turn)
+            self._visits.add(visit)
+            return visit
 
-    def due(self) -> frozenset[str]:
-        """Actions whose results a call of this handle waits for, or has just returned."""
+    def ack(self, seen: Tokens) -> None:
+        """The caller has written down the ends in these tokens. Raises `ArgumentError` as above."""
+        given = read_tokens(seen, *self._key)
         with self._lock:
-            return frozenset(self._returned).union(self._awaited)
+            self._had = self._had.joined(given)
 
-    def expect(self, action_id: str) -> None:
-        """A call begins to wait for this result; end with `hand_out`."""
+    def expect(self, visit: Visit, action_id: str) -> None:
+        """The call waits for this action, so its end is this call's to tell."""
         with self._lock:
-            self._awaited[action_id] = self._awaited.get(action_id, 0) + 1
+            visit.awaits.add(action_id)
 
-    def hand_out(self, action_id: str, *, settled: bool) -> None:
-        """The waiting call returns. Only a settled result counts as handed out."""
+    def due(self, visit: Visit) -> frozenset[str]:
+        """Actions whose ends parallel calls of the handle tell, or have told since this one arrived."""
         with self._lock:
-            self._awaited[action_id] -= 1
-            if not self._awaited[action_id]:
-                del self._awaited[action_id]
-            if settled:
-                self._returned.add(action_id)
+            return frozenset(visit.due).union(*(other.awaits for other in self._visits if other is not visit))
 
-    def show(self, action_ids: Iterable[str]) -> None:
-        """Settled results that are told on the way; had at the next call, like the others."""
+    def leave(self, visit: Visit, ends: Iterable[tuple[str, int]] = ()) -> None:
+        """The call returns with these ends, (action id, count of settled moves); none: nobody takes its answer."""
+        handed = tuple(ends)
         with self._lock:
-            self._shown.update(action_ids)
+            self._visits.discard(visit)
+            self._handed = self._handed.joined(told(handed, visit.turn))
+            for other in self._visits:
+                other.due.update(action_id for action_id, _ in handed)
+
+    def show(self, ends: Iterable[tuple[str, int]]) -> None:
+        """Ends that are told beside a call; they count from the next one on, like the others."""
+        shown = told(ends)
+        with self._lock:
+            self._handed = self._handed.joined(shown)

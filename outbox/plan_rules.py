@@ -12,18 +12,8 @@ from typing import Literal
 from counterfoil.ledger.errors import ArgumentError, CounterfoilError, LimitReached, NotAllowed, StepConflict
 from counterfoil.ledger.states import NOTHING_DONE, UNSETTLED, State
 from counterfoil.outbox.results import WAITS_FOR_PERSON
-from counterfoil.outbox.steps import (
-    ACTIONS,
-    CALLS,
-    UNDECIDED,
-    ActionView,
-    HandleView,
-    Record,
-    Refused,
-    RunView,
-    WantedCall,
-    said_no,
-)
+from counterfoil.outbox.run_view import ActionView, HandleView, RunView, WantedCall
+from counterfoil.outbox.steps import ACTIONS, CALLS, UNDECIDED, Record, Refused, said_no, untold_ends
 
 STEPS_MAX = 100
 """Nobody reads more than that before deciding."""
@@ -84,10 +74,16 @@ def decide_plan(
         return Refused(LimitReached("the run has used up its calls.", limit=CALLS, fix=f"End it, or raise {CALLS}."))
     asked = tuple(step.same for step in steps)
     for plan in plans:
-        if plan.steps == asked and not _was_told_to_fail(view, plan, handle):
+        if plan.steps == asked and not _was_told_to_be_in_vain(view, plan, handle):
             return Existing(plan.proposal_id)
         if plan.steps == asked and plan.decision == "rejected":
             return _refused(f"a reviewer has rejected this plan ({plan.proposal_id}).", _AFTER_A_NO)
+    for i, step in enumerate(steps):
+        for action in untold_ends(view, handle):
+            if step.call.has_effect_of(action) and action.action_id not in (step.of, *handle.due):
+                return _refused(
+                    f"{action.action_id} has the effect of step {i}, and its caller was not told.", _READ_FIRST
+                )
     replaced = [
         action
         for plan in plans
@@ -105,14 +101,15 @@ def decide_plan(
     return placed if isinstance(placed, Refused) else Open(placed, tuple(action.action_id for action in replaced))
 
 
-def _was_told_to_fail(view: RunView, plan: RecordedPlan, handle: HandleView) -> bool:
-    """It was decided, has ended without all of its effects, and the caller knows: the same again is a new wish."""
+def _was_told_to_be_in_vain(view: RunView, plan: RecordedPlan, handle: HandleView) -> bool:
+    """It was decided, has ended without any effect, and the caller knows: the same again is a new wish.
+
+    A plan that was done in part is never proposed again as it stands: that would hold a step that was done. Its caller
+    proposes what is left of it.
+    """
     steps = [action for action in view.actions if action.proposal_id == plan.proposal_id]
-    done = sum(action.state in (State.SUCCEEDED, State.COMPENSATED) for action in steps)
-    return (
-        plan.decision != "open"
-        and done < len(plan.steps)
-        and all(action.settled and handle.has_had(action) for action in steps)
+    return plan.decision != "open" and all(
+        handle.was_told(action) and action.state not in (State.SUCCEEDED, State.COMPENSATED) for action in steps
     )
 
 
@@ -205,6 +202,7 @@ def _places(view: RunView, replaced: Sequence[ActionView], steps: Sequence[PlanS
     return tuple(places)
 
 
+_READ_FIRST = "Read `run.so_far()`, then propose what is still to be done."
 _AFTER_A_NO = (
     "The same is not proposed again, another plan once; after a second rejection a person decides how to go on."
 )

@@ -1,4 +1,4 @@
-"""Decides how a plan becomes rows: its steps are checked, then all of it is recorded in one transaction under the run's lock.
+"""How a plan becomes rows: its steps are checked, then all of it is recorded in one transaction under the run's lock.
 
 A person decides on all of it at once (`counterfoil proposal`), and its steps run in their order. The same plan again, after a
 crash or a lost COMMIT, is the plan on record; another one takes the place of what nobody has decided yet.
@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import assert_never, cast
 
-from counterfoil.ledger.canonical import canonical_json, load_stored, parse_arguments
+from counterfoil.ledger.canonical import load_stored, parse_arguments
 from counterfoil.ledger.errors import (
     ArgumentError,
     CounterfoilError,
@@ -27,7 +27,9 @@ from counterfoil.ledger.queries import load
 from counterfoil.ledger.states import State
 from counterfoil.outbox import backlog
 from counterfoil.outbox.calling import Arguments, Calls
-from counterfoil.outbox.intents import CheckedCall, check_call
+from counterfoil.outbox.intents import CheckedCall, check_call, check_note
+from counterfoil.outbox.lost_time import check_recorded, reporting_lost_time
+from counterfoil.outbox.memory import Visit
 from counterfoil.outbox.plan_rules import (
     STEPS_MAX,
     Decided,
@@ -40,10 +42,9 @@ from counterfoil.outbox.plan_rules import (
 )
 from counterfoil.outbox.pool import Row, Transaction
 from counterfoil.outbox.recording import RACES_MAX, json_rows, over_cap, run_view
-from counterfoil.outbox.steps import PROPOSALS_OPEN, HandleView, Refused, WantedCall
+from counterfoil.outbox.run_view import HandleView, WantedCall
+from counterfoil.outbox.steps import PROPOSALS_OPEN, Refused
 from counterfoil.providers.spec import ToolSpec
-
-NOTE_CHARS_MAX = 2000
 
 _SQL = load("counterfoil.ledger", "sql/agent.sql")
 
@@ -78,8 +79,8 @@ class Plans:
 
     calls: Calls
     epoch: object
-    seen: int
-    had: frozenset[str]
+    visit: Visit
+    """What its caller had been told when it arrived."""
 
     def propose(self, steps: Sequence[StepLike], note: str) -> str:
         """Records the plan, or finds it; the proposal's id.
@@ -88,14 +89,16 @@ class Plans:
         has recorded is found then.
         """
         checked = self._checked(steps)
-        _check_note(note)
-        for left in reversed(range(RACES_MAX)):
-            try:
-                with self.calls.shared.pool.transaction() as transaction:
-                    return self._recorded(transaction, checked, note)
-            except (StepRace, LedgerUnavailable):
-                if not left:
-                    raise
+        check_note(note)
+        pool = self.calls.shared.pool
+        with reporting_lost_time(pool, self.calls.tenant, self.calls.run):
+            for left in reversed(range(RACES_MAX)):
+                try:
+                    with pool.transaction() as transaction:
+                        return self._recorded(transaction, checked, note)
+                except (StepRace, LedgerUnavailable):
+                    if not left:
+                        raise
         raise AssertionError("unreachable")
 
     def _checked(self, steps: Sequence[StepLike]) -> list[_Checked]:
@@ -159,8 +162,9 @@ class Plans:
         read = transaction.row(_SQL["lock_and_read"], {**key, "epoch": self.epoch})
         assert read is not None
         rows = {str(row["action_id"]): row for row in json_rows(read["actions"])}
+        check_recorded(self.visit.had, rows, json_rows(read["past"]))
         plans = _plans(transaction.rows(_SQL["plans_of_run"], key))
-        handle = HandleView(seen=self.seen, had=self.had, due=calls.memory.due(), limits=calls.shared.limits)
+        handle = HandleView(told=self.visit.had, due=calls.memory.due(self.visit), limits=calls.shared.limits)
         decision = decide_plan(run_view(read, rows), plans, [step.asked for step in steps], handle)
         match decision:
             case Existing():
@@ -168,7 +172,6 @@ class Plans:
             case Refused():
                 raise decision.error
             case Open():
-                calls.memory.show(decision.replaced)  # its caller has put them aside
                 return self._opened(transaction, steps, decision, note, rows)
             case _:
                 assert_never(decision)
@@ -301,15 +304,6 @@ def _at(i: int, error: ArgumentError) -> ArgumentError:
     inner = error.path.removeprefix("$").removeprefix(".")
     path = f"$[{i}].{inner}" if inner and not inner.startswith("[") else f"$[{i}]{inner}"
     return ArgumentError(error.message.removeprefix(f"{error.path}: "), path=path, code=error.code, fix=error.fix)
-
-
-def _check_note(note: str) -> None:
-    try:
-        canonical_json({"note": note})
-    except ArgumentError as error:
-        raise ArgumentError("holds what no text may.", path="note", code=error.code) from None
-    if len(note) > NOTE_CHARS_MAX:
-        raise ArgumentError(f"is longer than {NOTE_CHARS_MAX} characters.", path="note", code="too_long")
 
 
 def _plans(rows: Sequence[Row]) -> list[RecordedPlan]:

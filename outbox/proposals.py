@@ -1,8 +1,8 @@
-"""Decides what a caller is told about a plan: derived from the proposal and its steps, nothing is stored for it."""
+"""What a caller is told about a plan: derived from the proposal and its steps, nothing is stored for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from pydantic import JsonValue
 
@@ -17,6 +17,7 @@ from counterfoil.outbox.waiting import POLL_LAST_S, Deadline, Waiter
 _SQL = load("counterfoil.ledger", "sql/agent.sql")
 
 Tell = Callable[[Row], Result]
+Told = Callable[[Sequence[Row]], str]
 
 
 class Proposal:
@@ -33,15 +34,15 @@ class Proposal:
         waiter: Waiter,
         threads: Threads,
         tell: Tell,
-        show: Callable[[Iterable[str]], None],
+        told: Told,
     ) -> None:
-        """`show` is told which settled results its caller has been given."""
+        """`told` is given the rows whose results the caller is told, and gives the token of their ends."""
         self.id = proposal_id
         self._pool = pool
         self._waiter = waiter
         self._threads = threads
         self._tell = tell
-        self._show = show
+        self._told = told
 
     def __repr__(self) -> str:
         return f"Proposal({self.id!r})"
@@ -81,8 +82,7 @@ class Proposal:
             if told.status in _ENDED or not until.left_s:
                 break
             until.pause(POLL_LAST_S)
-        self._show(str(row["action_id"]) for row in rows if row["state"] in SETTLED)
-        return told
+        return told.model_copy(update={"seen": self._told(rows)})
 
 
 def plan_result(rows: Sequence[Row], tell: Tell) -> Result:

@@ -1,4 +1,4 @@
-"""Decides what a caller and a model are told about an action: one bounded value, made from the ledger's row alone."""
+"""What a caller and a model are told about an action: one bounded value, made from the ledger's row alone."""
 
 from __future__ import annotations
 
@@ -48,14 +48,17 @@ class NextStep(StrEnum):
 class Result(BaseModel):
     """One answer. Send it to a model with `model_dump_json(exclude_none=True)`: fields that say nothing are left out.
 
-    `seq` counts the results of a run; `arguments` is there when something else ran than was asked for; `unseen` holds
-    recorded results that the caller has not had; `suspend` says that a person decides next, so the turn can end.
+    `seq` counts the actions of a run; `arguments` is there when something else ran than was asked for; `unseen` holds
+    recorded results that the caller was not told; `suspend` says that a person decides next, so the turn can end.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     action_id: str | None = None
     seq: int | None = None
+    seen: str | None = None
+    """A token of all ends that the caller has been told up to and with this answer: keep it beside the transcript, and give
+    it back as `seen`. It is the caller's; the model need not see it (`for_model`)."""
     step: str | None = None
     revision: int | None = None
     status: Status
@@ -70,9 +73,13 @@ class Result(BaseModel):
     arguments: dict[str, JsonValue] | None = None
     unseen: tuple[Result, ...] | None = None
     replayed: bool = False
-    """A recorded result: this call caused nothing."""
+    """An earlier call has recorded it: this one did nothing new."""
     proposal_id: str | None = None
     """What a person decides, or has decided, about it."""
+
+    def for_model(self) -> str:
+        """The answer as JSON for the model: what says nothing is left out, and so is `seen`."""
+        return self.model_dump_json(exclude_none=True, exclude={"seen"})
 
 
 def result_of(
@@ -104,6 +111,8 @@ def result_of(
     edited = row.get("edited_from") is not None
     if edited and next_step is NextStep.NONE and status in _RAN:
         next_step = NextStep.EDITED_BY_REVIEWER
+    if replayed and state is State.SUCCEEDED and next_step is NextStep.NONE:
+        next_step = NextStep.ALREADY_DONE
     field = field if isinstance(field, str) and field in argument_names else None
     correctable = (
         not edited

@@ -10,7 +10,7 @@ from counterfoil.ledger.keys import DEFAULT_ACCOUNT
 from counterfoil.outbox.accounts import Accounts
 from counterfoil.outbox.backlog import Backlog
 from counterfoil.outbox.intents import DoorRules
-from counterfoil.outbox.steps import Limits
+from counterfoil.outbox.run_view import Limits
 
 if TYPE_CHECKING:
     from counterfoil.providers.spec import ToolSpec

@@ -2,144 +2,22 @@
 
 A model repeats, rewords and loses its calls, and gives no place in the plan. What it means is decided from the ledger, under
 the run's lock, by the rules in `RULES`. A label comes from code and names a place for ever, so a labelled call is never
-taken for another one: to it the rules that guess (2, 4) do not apply, and those that would join it to another action block.
+taken for another one: to it the rules that guess (2, 3) do not apply, and those that would join it to another action block.
+
+What the caller has been told is a set of ends (`seen`), so an action whose end it was never told is what its next same call
+means. tests/unit/test_told.py and test_turns.py try these rules with every death and every lost answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from counterfoil.ledger.errors import CounterfoilError, NotAllowed, StepConflict
-from counterfoil.ledger.states import NOTHING_DONE, SETTLED, UNSETTLED, State
+from counterfoil.ledger.states import NOTHING_DONE, UNSETTLED, State
 from counterfoil.outbox.results import WAITS_FOR_PERSON, NextStep
+from counterfoil.outbox.run_view import ActionView, HandleView, RunView, WantedCall
 from counterfoil.providers.contract import ToolClass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionView:
-    """One recorded action of the run, the newest revision of its step."""
-
-    action_id: str
-    step: str
-    seq: int | None
-    """Its place among the run's results; None for a step that code enqueued."""
-    revision: int
-    tool: str
-    effect: str
-    target: str
-    state: State
-    arguments_sha256: str
-    once_key: str | None = None
-    last_error_code: str | None = None
-    rejected_before: tuple[str, ...] = ()
-    """Arguments' hashes of the step's earlier revisions that a reviewer has rejected."""
-    edited_before: tuple[tuple[str, str], ...] = ()
-    """(target, arguments' hash) of the revisions that reviewers have put this one in the place of."""
-    proposal_id: str | None = None
-    place: int | None = None
-    """Its place in a plan."""
-    parent_action_id: str | None = None
-    """The action that it is about."""
-
-    @property
-    def settled(self) -> bool:
-        return self.state in SETTLED
-
-    @property
-    def rejected(self) -> tuple[str, ...]:
-        """Arguments' hashes of all revisions that a reviewer has rejected."""
-        return (*self.rejected_before, *self.asked_for) if self._is_rejected else self.rejected_before
-
-    @property
-    def rejections(self) -> int:
-        """How often a reviewer has said no."""
-        return len(self.rejected_before) + self._is_rejected
-
-    @property
-    def _is_rejected(self) -> bool:
-        return self.state is State.CANCELLED and self.last_error_code == REJECTED
-
-    @property
-    def asked_for(self) -> tuple[str, ...]:
-        """Arguments' hashes that stand for it: its own, and what was asked for before a reviewer edited it."""
-        return (*(sha256 for _, sha256 in self.edited_before), self.arguments_sha256)
-
-    @property
-    def targets(self) -> frozenset[str]:
-        """Its target, and that of what was asked for before a reviewer edited it."""
-        return frozenset({self.target, *(target for target, _ in self.edited_before)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
-    """The run as read under its lock, this call counted. Actions in the order of their recording."""
-
-    state: str
-    calls_count: int
-    actions: tuple[ActionView, ...] = ()
-    refs: tuple[tuple[str, str], ...] = ()
-    """(ref, action id), oldest first."""
-    pivot: str | None = None
-    """`ahead`: the run, or one above it, has staged, and nobody has decided on its plan yet; `passed`: somebody has."""
-
-    def at(self, step: str | None) -> ActionView | None:
-        return next((action for action in self.actions if action.step == step), None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedCall:
-    """What is asked for. `step` is a label from code, `ref` a framework's name for the call."""
-
-    tool: str
-    effect: str
-    target: str
-    cls: ToolClass
-    arguments_sha256: str
-    once_key: str | None = None
-    step: str | None = None
-    ref: str | None = None
-    repeat: str | None = None
-    staged: bool = False
-    gated: bool = False
-    """A person must approve it."""
-
-    def is_same_as(self, action: ActionView) -> bool:
-        """Same tool and same target: what a reworded or repeated call has in common with the first."""
-        return self.tool == action.tool and self.target in action.targets
-
-    def has_effect_of(self, action: ActionView) -> bool:
-        """Same effect and same target, by whichever tool."""
-        return self.effect == action.effect and self.target in action.targets
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Caps on one run."""
-
-    calls_max: int = 1000
-    actions_max: int = 200
-    refs_per_step_max: int = 50
-    proposals_open_max: int = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandleView:
-    """What this handle's caller knew when the call arrived.
-
-    `seen` and `had`: results that the caller has written down. `due`: results that a call of this handle returns or has
-    just returned, so that the parallel calls of one turn do not take each other's results for lost ones.
-    """
-
-    seen: int = 0
-    had: Collection[str] = ()
-    due: Collection[str] = ()
-    refs_unique: bool = False
-    """The adapter promises that it never uses a ref for two calls."""
-    limits: Limits = field(default=Limits())
-
-    def has_had(self, action: ActionView) -> bool:
-        return action.action_id in self.had or (action.seq is not None and action.seq <= self.seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +76,17 @@ def decide(view: RunView, call: WantedCall, handle: HandleView) -> Decision:
     for rule in RULES:
         decision = rule(view, call, handle)
         if decision is not None:
-            return decision
+            return _bounded(view, call, handle, decision)
     raise AssertionError("unreachable")
+
+
+def _bounded(view: RunView, call: WantedCall, handle: HandleView, decision: Decision) -> Decision:
+    """An action for which so many references stand takes no more of them: one that was not kept would not find it again."""
+    if isinstance(decision, Attach) and call.ref is not None:
+        known = {(take.turn, take.ref) for take in view.takes if take.action_id == decision.action_id}
+        if (call.turn, call.ref) not in known and len(known) >= handle.limits.refs_per_step_max:
+            return Blocked(NextStep.LIMIT_REACHED, limit=REFS)
+    return decision
 
 
 def _run_takes_no_call(view: RunView, _call: WantedCall, handle: HandleView) -> Decision | None:
@@ -230,38 +117,52 @@ def _label_is_recorded(view: RunView, call: WantedCall, _handle: HandleView) -> 
 
 
 def _ref_is_known(view: RunView, call: WantedCall, handle: HandleView) -> Decision | None:
-    """2. A framework's reference seen before, if its result is still to be had: references repeat in later turns."""
+    """2. A reference seen before. In the same words it is that action for ever. In other words only if that must be one wish:
+    its end was not told yet, or the reference cannot stand for two (its turn is given, or the caller promises it)."""
     if call.ref is None or call.step is not None:
         return None
-    known = {action_id for ref, action_id in view.refs if ref == call.ref}
-    for action in reversed(view.actions):
-        is_known = action.action_id in known and call.is_same_as(action)
-        if is_known and (handle.refs_unique or not handle.has_had(action)):
+    known = [
+        (take, action)
+        for take in reversed(view.takes)
+        if (take.turn, take.ref) == (call.turn, call.ref)
+        and (action := view.with_id(take.action_id)) is not None
+        and call.is_same_as(action)
+    ]
+    for take, action in known:
+        if call.is_identical_to(action, take):
+            return Attach(action.action_id)
+    for _, action in known:
+        if call.turn or handle.refs_unique or not handle.was_told(action):
             return Attach(action.action_id)
     return None
 
 
-def _call_is_unsettled(view: RunView, call: WantedCall, _handle: HandleView) -> Decision | None:
-    """3. The same call is under way: that action, whatever the new words."""
-    for action in reversed(view.actions):
-        if not action.settled and call.is_same_as(action):
-            return Attach(action.action_id) if call.step is None else blocked_by(action.action_id, action.state)
-    return None
+def _end_was_not_told(view: RunView, call: WantedCall, handle: HandleView) -> Decision | None:
+    """3. The same call has an end that this caller was not told, or has none yet: the oldest such action, one for each call.
 
-
-def _result_was_not_had(view: RunView, call: WantedCall, handle: HandleView) -> Decision | None:
-    """4. The same call has ended and this caller has not had the result: the oldest such result, one for each call."""
+    Within a turn each reference is another wish: identical words are one action; other words take an action that no other
+    reference of the turn has taken, the one with these words first.
+    """
     if call.step is not None:
         return None
-    for action in view.actions:
-        if action.settled and call.is_same_as(action) and not handle.has_had(action):
+    others = [take for take in view.takes if call.turn and take.turn == call.turn and take.ref != call.ref]
+    for take in others:
+        action = view.with_id(take.action_id)
+        if action is not None and call.is_same_as(action) and take.arguments_sha256 == call.arguments_sha256:
             return Attach(action.action_id)
-    return None
+    taken = {take.action_id for take in others}
+    untold = [
+        action
+        for action in view.actions
+        if call.is_same_as(action) and not handle.was_told(action) and action.action_id not in taken
+    ]
+    same_words = [action for action in untold if call.turn and call.is_identical_to(action)]
+    return Attach((same_words or untold)[0].action_id) if untold else None
 
 
 def _effect_is_unsettled(view: RunView, call: WantedCall, _handle: HandleView) -> Decision | None:
-    """3, the rest. Another way to the same effect is under way, such as the step of a plan that commits what was staged: it
-    comes first. (After 4, which does nothing: whoever begins anew is told what it has staged.)"""
+    """3, the rest. The same effect is under way in another way, such as the step of a plan that commits what was staged, or
+    as another wish of this turn: it comes first."""
     for action in reversed(view.actions):
         if not action.settled and call.has_effect_of(action):
             return blocked_by(action.action_id, action.state)
@@ -269,15 +170,13 @@ def _effect_is_unsettled(view: RunView, call: WantedCall, _handle: HandleView) -
 
 
 def _results_are_unseen(view: RunView, call: WantedCall, handle: HandleView) -> Decision | None:
-    """5. Other results that this caller has not had: all of them, before it acts on what it does not know."""
+    """5. Other ends that this caller was not told: all of them, before it acts on what it does not know. What parallel calls
+    of the turn have begun is theirs to tell."""
+    parallel = view.taken_in(call.turn).union(handle.due)
     unseen = tuple(
         action.action_id
-        for action in view.actions
-        if action.settled
-        and action.seq is not None
-        and action.step != call.step
-        and action.action_id not in handle.due
-        and not handle.has_had(action)
+        for action in untold_ends(view, handle)
+        if action.step != call.step and action.action_id not in parallel
     )
     return ReadUnseen(unseen) if unseen else None
 
@@ -349,8 +248,7 @@ RULES: tuple[Rule, ...] = (
     _run_takes_no_call,
     _label_is_recorded,
     _ref_is_known,
-    _call_is_unsettled,
-    _result_was_not_had,
+    _end_was_not_told,
     _effect_is_unsettled,
     _results_are_unseen,
     _once_is_taken,
@@ -362,16 +260,23 @@ RULES: tuple[Rule, ...] = (
 )
 
 CALLS = "limits.calls_per_run_max"
+REFS = "limits.refs_per_step_max"
 PROPOSALS_OPEN = "limits.proposals_open_per_run_max"
 ACTIONS = "limits.actions_per_run_max"
-
-REJECTED = "rejected_by_reviewer"
-"""The code of an action that a reviewer has cancelled."""
 
 UNDECIDED = frozenset({State.PROPOSED, State.AWAITING_APPROVAL})
 """Nothing of these may be sent yet."""
 
 _COMMITS = (ToolClass.COMPENSATABLE, ToolClass.IRREVERSIBLE)
+
+
+def untold_ends(view: RunView, handle: HandleView) -> list[ActionView]:
+    """Results of the run's calls that its caller does not know yet. What code enqueued is not among them."""
+    return [
+        action
+        for action in view.actions
+        if action.has_end_to_tell and action.seq is not None and not handle.was_told(action)
+    ]
 
 
 def said_no(view: RunView, call: WantedCall, *, in_plan: bool = False) -> ActionView | None:

@@ -1,4 +1,4 @@
-"""Decides what a caller is told about an unwind: derived from the run and its steps, nothing is stored for it."""
+"""What a caller is told about an unwind: derived from the run and its steps, nothing is stored for it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from counterfoil.ledger.unwind_steps import told
 from counterfoil.ledger.unwinds import step_of
 from counterfoil.outbox.pool import LedgerPool
 from counterfoil.outbox.results import NextStep, Result, Status
+from counterfoil.outbox.threads import Threads
 from counterfoil.outbox.waiting import POLL_LAST_S, Deadline
 
 _SQL = load("counterfoil.ledger", "sql/agent.sql")
@@ -19,8 +20,9 @@ _STEPS = load("counterfoil.ledger", "sql/unwind.sql")["steps_of_run"]
 class Unwind:
     """An unwind that was asked for. It goes on whether or not anybody waits for it."""
 
-    def __init__(self, pool: LedgerPool, tenant: str, run: str) -> None:
+    def __init__(self, pool: LedgerPool, threads: Threads, tenant: str, run: str) -> None:
         self._pool = pool
+        self._threads = threads
         self._key = {"tenant": tenant, "run": run}
 
     def result(self, wait_s: float = 0) -> Result:
@@ -32,7 +34,14 @@ class Unwind:
         `correction_id`, where those who saw it may have to be told, and `carried_on_by`, the later step that is taken
         back instead of it.
         """
+        return self._result(Deadline(wait_s))
+
+    async def aresult(self, wait_s: float = 0) -> Result:
+        """`result` for an event loop: it waits in a thread of our own, and a cancelled caller stops the waiting."""
         until = Deadline(wait_s)
+        return await self._threads.run(lambda: self._result(until), on_cancel=lambda _: until.give_up())
+
+    def _result(self, until: Deadline) -> Result:
         while True:  # ends at `until`
             row = self._pool.row(_SQL["read_run"], self._key)
             if row is None:

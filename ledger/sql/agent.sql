@@ -5,7 +5,7 @@ SELECT epoch, state, deadline_at FROM counterfoil.open_run(
   :tenant, :run, :actor, :deadline_s, :parent, :parent_epoch);
 
 -- name: lock_and_read
-SELECT state, calls_count, deadline_at, pivot, actions, refs FROM counterfoil.lock_and_read(:tenant, :run, :epoch);
+SELECT state, calls_count, deadline_at, pivot, actions, refs, past FROM counterfoil.lock_and_read(:tenant, :run, :epoch);
 
 -- name: propose
 SELECT created, found_by, action_id, tool, arguments_sha256, state
@@ -17,7 +17,13 @@ FROM counterfoil.propose(
   :proposal, CAST(:place AS integer), CAST(:waiting_max AS integer));
 
 -- name: add_ref
-SELECT counterfoil.add_ref(:tenant, :run, :ref, :action_id);
+SELECT counterfoil.add_ref(:tenant, :run, :turn, :ref, :action_id, :arguments_sha256);
+
+-- name: note_proposal
+SELECT counterfoil.note_proposal(:action_id, :note);
+
+-- name: report_lost_time
+SELECT counterfoil.report_lost_time(:tenant, :run);
 
 -- name: look_now
 SELECT counterfoil.look_now(:action_id);
@@ -41,8 +47,8 @@ FROM counterfoil.action WHERE action_id = :action_id;
 
 -- name: read_result
 -- What a result is made of; where a reviewer has put another revision in its place, of that one.
-SELECT action_id, tenant, run, step, seq, revision, tool, state, arguments, result, last_error_code, last_error_field,
-       superseded_by, proposal_id, edited_from,
+SELECT action_id, tenant, run, step, seq, revision, phase, tool, state, ends_count, arguments, result, last_error_code,
+       last_error_field, superseded_by, proposal_id, edited_from,
        CASE WHEN last_error_code = 'rejected_by_reviewer' THEN change_reason END AS change_reason
 FROM counterfoil.action WHERE action_id = counterfoil.as_edited(:action_id);
 
@@ -80,8 +86,8 @@ FROM counterfoil.actions WHERE tenant = :tenant AND run = :run ORDER BY created_
 
 -- name: results_of_run
 -- What results are made of, in the order of recording: the newest revision of each step.
-SELECT action_id, tenant, run, step, seq, revision, tool, state, arguments, result, last_error_code, last_error_field,
-       superseded_by, proposal_id, edited_from,
+SELECT action_id, tenant, run, step, seq, revision, tool, state, ends_count, arguments, result, last_error_code,
+       last_error_field, superseded_by, proposal_id, edited_from,
        CASE WHEN last_error_code = 'rejected_by_reviewer' THEN change_reason END AS change_reason
 FROM counterfoil.action
 WHERE tenant = :tenant AND run = :run AND phase = 'do' AND superseded_by IS NULL
@@ -117,7 +123,7 @@ SELECT counterfoil.proposal_digest(:proposal) AS digest;
 -- name: read_plan
 -- The steps as they stand, with the decision on them: one statement, so that the two are of one moment.
 SELECT DISTINCT ON (a.place) p.proposal_id, p.state AS decision, a.place, a.action_id, a.tenant, a.run, a.step, a.seq,
-       a.revision, a.tool, a.state, a.arguments, a.result, a.last_error_code, a.last_error_field, a.superseded_by,
+       a.revision, a.tool, a.state, a.ends_count, a.arguments, a.result, a.last_error_code, a.last_error_field, a.superseded_by,
        a.edited_from, CASE WHEN a.last_error_code = 'rejected_by_reviewer' THEN a.change_reason END AS change_reason
 FROM counterfoil.proposal AS p JOIN counterfoil.action AS a ON a.proposal_id = p.proposal_id
 WHERE p.proposal_id = :proposal

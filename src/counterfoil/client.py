@@ -1,4 +1,4 @@
-"""Decides what an application holds in its hands: one object that records intents and tells what became of them."""
+"""What an application holds in its hands: one object that records intents and tells what became of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from sqlalchemy import Engine
 from counterfoil.ledger.errors import NotFound
 from counterfoil.ledger.keys import ACTOR_CHARS_MAX, ActionId, check_id, is_action_id
 from counterfoil.ledger.queries import load
+from counterfoil.ledger.states import SETTLED
 from counterfoil.outbox import enqueue as by_transaction
 from counterfoil.outbox.calling import HOLD_MARGIN_S, Shared
 from counterfoil.outbox.handle import Run
 from counterfoil.outbox.intents import REASON_CHARS_MAX, DoorRules
 from counterfoil.outbox.pool import LedgerPool
 from counterfoil.outbox.results import Result, Status, result_of
+from counterfoil.outbox.run_view import Limits
+from counterfoil.outbox.seen import Tokens, told
 from counterfoil.outbox.setup import door_rules, run_limits
-from counterfoil.outbox.steps import Limits
 from counterfoil.outbox.threads import Threads
 from counterfoil.outbox.waiting import Deadline, Waiter
 from counterfoil.providers.registry import Registry
@@ -70,14 +72,33 @@ class Counterfoil:
         settings = Settings.load(None if path is None else Path(path))
         return cls(settings.database_url(), settings=settings)
 
-    def run(self, run: str, *, tenant: str, actor: str, seen: int = 0, deadline_s: float | None = None) -> Run:
+    def run(
+        self,
+        run: str,
+        *,
+        tenant: str,
+        actor: str,
+        seen: Tokens = (),
+        refs_unique: bool = False,
+        deadline_s: float | None = None,
+    ) -> Run:
         """Opens the run, or opens it again and takes it over from every older handle.
 
-        `seen` is the last `seq` that the caller's transcript holds: with 0, recorded results come back and nothing runs
-        twice. `deadline_s` from the first opening on no attempt begins any more. Raises `ArgumentError` (an id),
-        `NotAllowed`, `LedgerUnavailable`. In an event loop: `async with cf.run(…) as run`.
+        `seen` are tokens of the answers that the caller's transcript holds: with none, recorded results come back and
+        nothing runs twice. `refs_unique` promises that no `ref` of this run ever stands for two calls (with a `turn`, no
+        promise is needed). `deadline_s` from the first opening on no attempt begins any more. Raises `ArgumentError` (an
+        id; a token that is malformed or another run's), `NotAllowed`, `LedgerUnavailable`. In an event loop:
+        `async with cf.run(…) as run`.
         """
-        return Run(self._shared, run, tenant=tenant, actor=actor, seen=seen, deadline_s=deadline_s)
+        return Run(
+            self._shared,
+            run,
+            tenant=tenant,
+            actor=actor,
+            seen=seen,
+            refs_unique=refs_unique,
+            deadline_s=deadline_s,
+        )
 
     def enqueue(
         self,
@@ -141,7 +162,8 @@ class Counterfoil:
         )
 
     def result(self, action_id: str, *, tenant: str | None = None, wait_s: float = 0) -> Result:
-        """What is known about the action, after waiting up to `wait_s` for its end. Never a new call.
+        """What is known about the action, after waiting up to `wait_s` for its end, a person's decision included. Never a
+        new call. Its `seen` is the token of this end alone: give it to the run's next call.
 
         With `tenant`, an action of another one is not found. Raises `NotFound`, `NotAllowed`, `LedgerUnavailable`.
         """
@@ -164,8 +186,7 @@ class Counterfoil:
         the outcome is recorded or evidence decides. A settled action stays as it is, and its result says so. Raises
         `NotFound`, `NotAllowed`, `ArgumentError`, `LedgerUnavailable`.
         """
-        if not is_action_id(action_id):
-            raise NotFound("that is no action id.", fix="An action id is `act_` and 26 letters or digits.")
+        _check_action_id(action_id)
         params = {
             "action_id": action_id,
             "by": check_id(actor, "actor", ACTOR_CHARS_MAX),
@@ -178,14 +199,25 @@ class Counterfoil:
         is_open = found.status in (Status.PENDING, Status.UNCERTAIN)
         return found.model_copy(update={"code": "cancel_requested"}) if is_open else found
 
+    async def acancel(self, action_id: str, reason: str, *, actor: str = "application") -> Result:
+        """`cancel` for an event loop. A cancelled caller may have withdrawn it."""
+        return await self._threads.run(partial(self.cancel, action_id, reason, actor=actor), on_cancel=lambda _: None)
+
     def close(self) -> None:
         """Closes idle connections; the object can be used again."""
         self._threads.close()
         self._pool.close()
 
     def _result(self, action_id: str, tenant: str | None, until: Deadline) -> Result:
-        if not is_action_id(action_id):
-            raise NotFound("that is no action id.", fix="An action id is `act_` and 26 letters or digits.")
+        _check_action_id(action_id)
         row = self._waiter.until_answered(action_id, until, tenant=tenant, for_person=True)
         spec = self._registry.find(str(row["tool"]))
-        return result_of(row, argument_names=spec.arguments.names if spec is not None else ())
+        result = result_of(row, argument_names=spec.arguments.names if spec is not None else ())
+        has_end = row["state"] in SETTLED and row["phase"] == "do"  # no caller of a run asks for what takes it back
+        ends = [(str(row["action_id"]), int(str(row["ends_count"])))] if has_end else []
+        return result.model_copy(update={"seen": told(ends).token(str(row["tenant"]), str(row["run"]))})
+
+
+def _check_action_id(action_id: str) -> None:
+    if not is_action_id(action_id):
+        raise NotFound("that is no action id.", fix="An action id is `act_` and 26 letters or digits.")

@@ -1,4 +1,4 @@
-"""Decides what a model is told in words: a text for its system prompt, and a sentence for each answer.
+"""What a model is told in words: a text for its system prompt, and a sentence for each answer.
 
 Both are made from the closed sets of `Result` alone: no provider's prose, no arguments, nothing that a person typed.
 """
@@ -21,7 +21,8 @@ or end your turn, since a plan is prepared and a person decides before anything 
 - awaiting_approval: a person decides about exactly this. End your turn; never ask for the same thing in another way.
 - cancelled, stale: it was withdrawn or came too late, and nothing was sent. Plan anew from what is true now. If a reviewer \
 has said no, `value.reason` is for you to read: the same is not asked again, in whatever words.
-`replayed` means that you asked for this before: use the recorded result, and do not apologise or repeat.
+`replayed` means that this call did nothing new: the answer is that of an earlier call, and `arguments`, if there, say what \
+that one did. Use it, and do not apologise or repeat. Only if you wanted something else besides, ask for that once more.
 Never invent results, ids or keys, and never tell a user that something has happened unless its status is succeeded.
 """
 
@@ -55,7 +56,7 @@ _NEXT: dict[NextStep, str] = {
     NextStep.END_TURN: ": end your turn, and do not ask for it in another way",
     NextStep.CORRECT_ARGUMENTS: ": correct the named field, and call once more",
     NextStep.READ_UNSEEN: ": read the results in `unseen`, then decide whether the call is still needed",
-    NextStep.ALREADY_DONE: ": it was asked for before and may happen once, so use this result",
+    NextStep.ALREADY_DONE: ": nothing new was done, since it was asked for before, so use this result",
     NextStep.EDITED_BY_REVIEWER: ": a reviewer has changed it, as `arguments` say, so leave it at that",
     NextStep.REJECTED_BY_REVIEWER: ": a reviewer has said no, so do not ask for the same again",
     NextStep.NEW_PREVIEW: ": look at what is true now, and propose it anew if it is still wanted",

@@ -136,7 +136,7 @@ class House:
 Client = Callable[..., Counterfoil]
 
 
-def called(client: Client, name: str, *, run: str = "r1", seen: int = 0, **arguments: Any) -> Any:
+def called(client: Client, name: str, *, run: str = "r1", seen: Any = (), **arguments: Any) -> Any:
     """One call of an agent that does not wait."""
     with client().run(run, tenant="acme", actor="bot", seen=seen) as handle:
         return handle.call(name, {"order": "1182", **arguments}, wait_s=0)
@@ -193,10 +193,10 @@ def test_bounded_by_its_audience(house: House, client: Client) -> None:
 def test_bounded_as_a_bulk(house: House, client: Client) -> None:
     """Irreversible and unasked: the first of a run alone, the second is a bulk's and waits for a person."""
     assert house.level("unasked") is Level.BOUNDED
-    called(client, "unasked")
+    first = called(client, "unasked")
     house.world.settle()
     assert (house.shipped, house.asked) == (1, 0)
-    second = called(client, "unasked", seen=1, order="1183")
+    second = called(client, "unasked", seen=client().result(first.action_id).seen, order="1183")
     house.world.settle()
     assert (second.status, house.shipped, house.asked) == ("awaiting_approval", 1, 1)
 
@@ -205,9 +205,9 @@ def test_bounded_by_a_cap(house: House, client: Client) -> None:
     """Beyond the cap nothing is sent."""
     house.configure(tool={"parcel": ToolSettings(count_per_run_max=1)})
     assert house.level("parcel") is Level.BOUNDED
-    called(client, "parcel")
+    first = called(client, "parcel")
     house.world.settle()
-    second = called(client, "parcel", seen=1, order="1183")
+    second = called(client, "parcel", seen=client().result(first.action_id).seen, order="1183")
     house.world.settle()
     assert (second.status, second.next_step) == ("blocked", "limit_reached")
     assert house.shipped == 1
@@ -266,7 +266,7 @@ def test_a_counter_action_undoes_alone(house: House, client: Client) -> None:
     called(client, "parcel")
     house.world.settle()
     assert called(client, "take_back", run="r2").status == "failed"
-    with client().run("r1", tenant="acme", actor="bot", seen=1) as handle:
+    with client().run("r1", tenant="acme", actor="bot") as handle:
         handle.unwind("customer withdrew")
     house.world.settle()
     assert len(house.world.sandbox.effects("shipment_cancellation")) == 1

@@ -135,7 +135,7 @@ def test_stage_and_propose_are_refused(door: Door, sql: Any) -> None:
     run = door.run("plan")
     held = run.stage("stripe_authorize", {**CHARGE, "order_id": "o1"}, wait_s=0)
     door.world.settle()
-    run.ack(1)
+    run.ack(str(door.cf.result(str(held.action_id)).seen))
     door.fill()
     assert told(run.stage("stripe_authorize", {**CHARGE, "order_id": "o2"}, wait_s=0)) == FULL
     with pytest.raises(LimitReached) as caught:
@@ -190,7 +190,7 @@ def test_a_large_cap_holds_for_every_call_while_it_is_reached(door: Door, sql: A
     )
     large = door.world.settings.model_copy(update={"limits": Limits(waiting_per_tenant_max=500)})
     door.cf = Counterfoil(door.database.url("agent"), settings=large, registry=door.world.registry)
-    run = door.cf.run("staging", tenant="acme", actor="bot", seen=1)
+    run = door.cf.run("staging", tenant="acme", actor="bot", seen=str(door.cf.result(str(held.action_id)).seen))
     for n in range(4):
         assert told(door.call(f"call-{n}")) == FULL
         with psycopg.connect(door.database.url("agent")) as connection, pytest.raises(LimitReached):

@@ -3,7 +3,7 @@
 The agent wants some things done, one after the other, and writes each result down. It may die on any line, start again with
 or without what it had written down, reword, poll, or be taken over by another process. Each wish is named in its arguments,
 so that the effects tell whose they are: never two for one wish, and none missing unless the agent kept its transcript and
-did not pass `seen`.
+did not give its tokens back.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Deaths:
 
 
 class Agent(RuleBasedStateMachine):
-    """The agent and its model: the plan, how much of it is written down, and what `seen` that amounts to."""
+    """The agent and its model: the plan, how much of it is written down, and the tokens of the answers that say so."""
 
     world: ClassVar[World]
     shop: ClassVar[Shop]
@@ -124,10 +124,12 @@ class Agent(RuleBasedStateMachine):
         super().__init__()
         self.name = f"task-{next(self.numbers)}"
         self.words = count()
-        self.written: dict[int, int] = {}
-        """For each wish whose result is written down, its `seq`."""
+        self.written: set[int] = set()
+        """The wishes whose results are written down."""
+        self.tokens: list[str] = []
+        """`seen` of the answers that are written down."""
         self.honest = True
-        """It always passed the `seen` that its transcript holds."""
+        """It always gave the tokens back that its transcript holds."""
         self.first_effect = len(self.shop.effects)
         self.shop.loses_answers = 0
 
@@ -135,18 +137,14 @@ class Agent(RuleBasedStateMachine):
     def begins(self, plan: list[Wish], refs: str) -> None:
         self.plan, self.refs = plan, refs
         self.older: Run | None = None
-        self.run = self.opened(0)
+        self.run = self.opened([])
 
     @property
     def wish(self) -> int:
         """The first one that has no answer yet."""
         return next(number for number in count() if number not in self.written)
 
-    @property
-    def seen(self) -> int:
-        return max(self.written.values(), default=0)
-
-    def opened(self, seen: int) -> Run:
+    def opened(self, seen: list[str]) -> Run:
         return self.cf.run(self.name, tenant="acme", actor="bot", seen=seen)
 
     def call(self) -> Result:
@@ -161,12 +159,11 @@ class Agent(RuleBasedStateMachine):
         """Also results that it had not seen: it knows its own words again, and does not ask for those things any more."""
         for unseen in result.unseen or ():
             assert (unseen.status, unseen.replayed) == (Status.SUCCEEDED, True)
-            assert unseen.seq is not None
             assert unseen.arguments is not None
-            self.written[int(str(unseen.arguments["reason"]).split("/")[1])] = unseen.seq
+            self.written.add(int(str(unseen.arguments["reason"]).split("/")[1]))
+        self.tokens.append(str(result.seen))
         if result.status is Status.SUCCEEDED:
-            assert result.seq is not None
-            self.written[self.wish] = result.seq
+            self.written.add(self.wish)
         elif result.status is Status.BLOCKED:
             assert result.next_step in (NextStep.WAIT, NextStep.READ_UNSEEN)
         else:
@@ -210,13 +207,13 @@ class Agent(RuleBasedStateMachine):
             self.world.work()
             result = self.cf.result(result.action_id)
             if result.status is Status.SUCCEEDED:
-                self.run.ack(result.seq or 0)
+                self.run.ack(str(result.seen))
         self.writes_down(result)
 
     @rule()
     def is_taken_over(self) -> None:
         """Another process that has the transcript goes on; the old handle may do nothing any more."""
-        self.older, self.run = self.run, self.opened(self.seen)
+        self.older, self.run = self.run, self.opened(self.tokens)
 
     @precondition(lambda self: self.older is not None and self.has_wishes)
     @rule()
@@ -245,10 +242,10 @@ class Agent(RuleBasedStateMachine):
     def begins_again(self, keeps: bool, says: bool) -> None:
         """Without its transcript it begins at the first wish; with it, it may forget to pass `seen`."""
         if not keeps:
-            self.written = {}
+            self.written, self.tokens = set(), []
         elif self.written and not says:
             self.honest = False
-        self.older, self.run = self.run, self.opened(self.seen if keeps and says else 0)
+        self.older, self.run = self.run, self.opened(self.tokens if keeps and says else [])
 
     def effects(self) -> Counter[str]:
         """How often each wish came true. What may happen once for an order is one wish, however often it is in the plan."""
@@ -280,7 +277,7 @@ class Agent(RuleBasedStateMachine):
 def test_the_handle_against_its_model(
     world: World, shop: Shop, client: Callable[..., Counterfoil], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever happens in whatever order: no second effect for one wish, and no lost wish for an agent that passes `seen`."""
+    """Whatever happens: no second effect for one wish, and no lost wish for an agent that gives its tokens back."""
     Agent.world, Agent.shop, Agent.cf, Agent.deaths = world, shop, client(), Deaths()
     Agent.deaths.install(monkeypatch)
     run_state_machine_as_test(  # type: ignore[no-untyped-call]

@@ -22,6 +22,7 @@ import psycopg
 import pytest
 from tests.acceptance.liars import LANDING_MAX_S, Deaths, more_tools
 from tests.acceptance.office import Office
+from tests.ends import all_ends
 
 from counterfoil import Counterfoil, Run
 from counterfoil.ledger import corrections as letters
@@ -97,7 +98,8 @@ class Episode:
         return [run for (run,) in self.owner("SELECT run FROM counterfoil.run WHERE run LIKE %s", f"e{self.number}-%")]
 
     def run(self, name: str) -> Run:
-        return self.client.run(name, tenant="acme", actor="bot", seen=self.rng.choice([0, 9999]))
+        seen = self.rng.choice(["", all_ends(self.owner, name)])
+        return self.client.run(name, tenant="acme", actor="bot", seen=seen)
 
     def enqueue(self) -> str:
         name, self.steps = self.rng.choice(SINGLE), self.steps + 1

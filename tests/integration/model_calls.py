@@ -25,6 +25,7 @@ from counterfoil.ledger import claims
 from counterfoil.ledger.claims import ClaimedAction, WakeUp
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.keys import provider_key
+from counterfoil.outbox.seen import Tokens
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.tool import SPEC_ATTRIBUTE
 
@@ -81,7 +82,7 @@ class World:
         self.ledger = Ledger(database.url("worker"))
         self.owner = psycopg.connect(database.url("owner"), autocommit=True, row_factory=dict_row)
 
-    def run(self, run: str = "ticket-1", *, tenant: str = "acme", seen: int = 0) -> Run:
+    def run(self, run: str = "ticket-1", *, tenant: str = "acme", seen: Tokens = ()) -> Run:
         return self.cf.run(run, tenant=tenant, actor="bot", seen=seen)
 
     def one(self, query: str, *params: object) -> dict[str, Any]:

@@ -13,9 +13,10 @@ import pytest
 import requests
 from psycopg.rows import dict_row
 
-from counterfoil import Counterfoil, Of, Proposal, Run, Status, tool
+from counterfoil import Counterfoil, Of, Proposal, Result, Run, Status, tool
 from counterfoil.ledger.canonical import canonical_json
 from counterfoil.ledger.keys import action_id
+from counterfoil.outbox.seen import Tokens
 from counterfoil.providers.registry import Registry
 from counterfoil.testing import World
 
@@ -132,7 +133,7 @@ class Desk:
         self._clients.append(made)
         return made
 
-    def open(self, run: str = "task", *, tenant: str = "acme", seen: int = 0) -> Run:
+    def open(self, run: str = "task", *, tenant: str = "acme", seen: Tokens = ()) -> Run:
         return self.cf.run(run, tenant=tenant, actor="bot", seen=seen)
 
     def staged(self, tool: str, *, step: str | None = None, order: str = "o1", **arguments: object) -> str:
@@ -141,10 +142,18 @@ class Desk:
         assert told.status is Status.PENDING, told
         self.world.settle()
         assert told.action_id is not None
-        assert self.cf.result(told.action_id).status is Status.SUCCEEDED
-        assert told.seq is not None
-        self.run.ack(told.seq)
+        done = self.cf.result(told.action_id)
+        assert done.status is Status.SUCCEEDED
+        self.ack(done)
         return told.action_id
+
+    def seen(self, *action_ids: str) -> list[str]:
+        """The tokens of these actions' ends."""
+        return [str(self.cf.result(action_id).seen) for action_id in action_ids]
+
+    def ack(self, *results: Result) -> None:
+        """The agent has written these answers down."""
+        self.run.ack([result.seen for result in results if result.seen])
 
     def decide(
         self, plan: Proposal, verdict: str = "approved", *, digest: str | None = None, reason: str | None = None

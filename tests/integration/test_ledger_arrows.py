@@ -268,7 +268,7 @@ def test_every_column_is_intent_or_may_change(rows: Rows) -> None:
         ),
         *("receipt", "result", "last_error_code", "last_error_field", "cancel_requested_at", "changed_by"),
         *("change_reason", "change_evidence", "erased_at", "updated_at"),
-        *("resent", "watch_at", "watched_since", "watch_count"),
+        *("resent", "watch_at", "watched_since", "watch_count", "ends_count"),
     }
     columns = rows.all(
         "SELECT attname FROM pg_attribute WHERE attrelid = 'counterfoil.action'::regclass AND attnum > 0 AND NOT attisdropped"

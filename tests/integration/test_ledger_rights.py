@@ -83,6 +83,9 @@ my_tenants      x      x       x         x
 arrows          x      x       x         .
 open_run        x      .       .         .
 lock_and_read   x      .       .         .
+note_proposal   x      .       .         .
+report_lost_time x     .       .         .
+count_end       .      .       .         .
 propose         x      .       .         .
 add_ref         x      .       .         .
 propose_intake  .      x       .         .

@@ -20,7 +20,7 @@ def test_results_of_a_plan_count_as_told(desk: Desk) -> None:
     desk.world.settle()
     unread = desk.run.call("note", {"order": "o7"}, wait_s=0)
     assert unread.next_step is NextStep.READ_UNSEEN
-    run = desk.open(seen=2)
+    run = desk.open(seen=desk.seen(hold, draft))
     run.propose([("capture", {"of": hold}), ("send", {"of": draft})]).result()
     assert run.call("note", {"order": "o8"}, wait_s=0).status is Status.PENDING
 

@@ -275,6 +275,7 @@ def test_a_rejected_plan_is_remembered(desk: Desk) -> None:
         desk.run.propose([("capture", {"of": hold, "amount": 500})])
     again = desk.run.propose([("capture", {"of": hold, "amount": 400})])
     desk.decide(again, "rejected")
+    again.result()
     with pytest.raises(NotAllowed, match="rejected"):
         desk.run.propose([("capture", {"of": hold, "amount": 300})])
 
@@ -286,20 +287,24 @@ def test_a_rejected_or_expired_plan_is_told_to_whoever_begins_anew(desk: Desk) -
     steps: list[Any] = [("capture", {"of": hold}), ("send", {"of": draft})]
     plan = desk.run.propose(steps)
     desk.decide(plan, "rejected", reason="no mail")
-    again = desk.open(seen=2).propose(steps)
-    assert (again.id, again.result().value) == (plan.id, {"reason": "no mail"})
-    less = desk.run = desk.open(seen=4)
+    staged = desk.seen(hold, draft)
+    again = desk.open(seen=staged).propose(steps)
+    told = again.result()
+    assert (again.id, told.value) == (plan.id, {"reason": "no mail"})
+    rejected = [*staged, str(told.seen)]
+    less = desk.run = desk.open(seen=rejected)
     second = less.propose(steps[:1])
     desk.advance(desk.world.settings.approval.expiry_s + 1)
     desk.world.settle()
-    assert desk.open(seen=4).propose(steps[:1]).id == second.id
-    assert second.result().status is Status.STALE
-    third = desk.open(seen=5).propose(steps[:1])
+    assert desk.open(seen=rejected).propose(steps[:1]).id == second.id
+    stale = second.result()
+    assert stale.status is Status.STALE
+    third = desk.open(seen=[*rejected, str(stale.seen)]).propose(steps[:1])
     assert third.result().status is Status.AWAITING_APPROVAL
     desk.decide(third, "rejected")
-    third.result()
+    known = [*rejected, str(stale.seen), str(third.result().seen)]
     with pytest.raises(NotAllowed, match="rejected"):
-        desk.open(seen=6).propose([("capture", {"of": hold, "amount": 5})])
+        desk.open(seen=known).propose([("capture", {"of": hold, "amount": 5})])
 
 
 def test_open_proposals_of_a_run_are_few(desk: Desk) -> None:
@@ -318,7 +323,7 @@ def test_one_step_that_takes_two_persons_is_a_plan_that_does(desk: Desk) -> None
     approval = desk.world.settings.approval.model_copy(update={"two_person": ["send"]})
     desk.world.settings = desk.world.settings.model_copy(update={"approval": approval})
     desk.cf = desk.client()
-    plan = desk.open(seen=2).propose([("capture", {"of": hold}), ("send", {"of": draft})])
+    plan = desk.open(seen=desk.seen(hold, draft)).propose([("capture", {"of": hold}), ("send", {"of": draft})])
     assert desk.decide(plan) == "one_more"
     desk.world.settle()
     assert plan.result().status is Status.AWAITING_APPROVAL
@@ -344,7 +349,8 @@ def test_a_hold_and_its_capture_are_one_under_a_cap(desk: Desk, shop: Shop) -> N
         update={"effect": {"payment": EffectSettings(count_per_run_max=1)}}
     )
     desk.cf = desk.client()
-    hold, run = desk.staged("hold"), desk.open(seen=1)
+    hold = desk.staged("hold")
+    run = desk.open(seen=desk.seen(hold))
     plan = run.propose([("capture", {"of": hold})])
     assert run.stage("hold", {"order": "o2"}, wait_s=0).next_step is NextStep.LIMIT_REACHED
     assert desk.decide(plan) == "approved"

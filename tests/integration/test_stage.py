@@ -103,8 +103,8 @@ def test_staging_anew_needs_a_new_decision(desk: Desk) -> None:
     assert desk.decide(plan, digest=seen) == "changed"
     assert desk.decide(plan) == "approved"
     desk.world.settle()
-    desk.run.stage("draft", {"order": "o5"}, wait_s=0)
     plan.result()
+    desk.run.stage("draft", {"order": "o5"}, wait_s=0)
     assert desk.one("SELECT pivot FROM counterfoil.run")["pivot"] == "ahead"
 
 
@@ -239,14 +239,14 @@ def test_a_request_that_is_repeated_after_an_edit(desk: Desk) -> None:
 
 def test_a_version_that_the_caller_has_seen_is_recorded(desk: Desk, shop: Shop) -> None:
     """Given by `call`, `stage`, `enqueue` or a plan's step, nobody reads it first, and it decides at the effect."""
-    desk.run.call("amend", {"order": "o1"}, resource_version="7", wait_s=0)
+    first = desk.run.call("amend", {"order": "o1"}, resource_version="7", wait_s=0)
     with psycopg.connect(desk.database.url("agent")) as conn:
         names = {"tenant": "acme", "run": "other", "step": "s", "actor": "a"}
         desk.cf.enqueue(conn, "amend", {"order": "o2"}, resource_version="6", **names)
     read = "SELECT target, expected_resource_version AS version, state FROM counterfoil.action ORDER BY target"
     assert [tuple(row.values()) for row in desk.rows(read)] == [("o1", "7", "ready"), ("o2", "6", "ready")]
     desk.world.settle()
-    desk.run.ack(1)
+    desk.run.ack(desk.seen(str(first.action_id)))
     desk.run.stage("amend", {"order": "o3"}, resource_version="5", step="late", wait_s=0)
     desk.world.settle()
     assert [row["state"] for row in desk.rows(read)] == ["succeeded", "stale", "stale"]

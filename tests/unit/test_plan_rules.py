@@ -10,11 +10,21 @@ import pytest
 from counterfoil.ledger.errors import ArgumentError, CounterfoilError, LimitReached, NotAllowed, StepConflict
 from counterfoil.ledger.states import SETTLED, State
 from counterfoil.outbox.plan_rules import Existing, Open, PlanDecision, PlanStep, RecordedPlan, decide_plan
-from counterfoil.outbox.steps import ActionView, HandleView, Limits, Record, Refused, RunView, WantedCall
+from counterfoil.outbox.run_view import ActionView, HandleView, Limits, RunView, WantedCall
+from counterfoil.outbox.seen import Seen, told
+from counterfoil.outbox.steps import Record, Refused
 from counterfoil.providers.contract import ToolClass
 
 S = State
-HAD = HandleView(seen=99)
+
+
+def known(number: int) -> Seen:
+    """The ends of actions 1 to `number`, as they are."""
+    return told((f"a{n}", 1) for n in range(1, number + 1))
+
+
+KNOWN = known(9)
+HAD = HandleView(told=KNOWN)
 
 
 def row(number: int, state: State = S.SUCCEEDED, **changes: Any) -> ActionView:
@@ -29,6 +39,7 @@ def row(number: int, state: State = S.SUCCEEDED, **changes: Any) -> ActionView:
         "target": f"o{number}",
         "state": state,
         "arguments_sha256": "asked",
+        "ends_count": 1,
         **changes,
     }
     return ActionView(**given)
@@ -96,20 +107,42 @@ def test_the_same_steps_are_the_same_plan() -> None:
         assert decision.replaced == ("a2",)
 
 
-def test_a_plan_that_failed_is_the_same_until_its_caller_knows() -> None:
-    """Whoever begins anew is told of the failure; whoever was told may want the same again."""
+def test_a_plan_in_vain_is_the_same_until_its_caller_knows() -> None:
+    """Whoever begins anew is told that nothing was done; whoever was told may want the same again."""
     steps = (("capture", "asked", None), ("send", "asked", None))
     plan = RecordedPlan("P-1", decision="approved", steps=steps)
     rows = (planned(2, S.PERMANENT_FAILURE, 1), planned(3, S.CANCELLED, 2, tool="send", effect="send"))
     asked = (step(), step("send"))
-    assert met(*asked, rows=rows, plans=(plan,), handle=HandleView(seen=2)) == Existing("P-1")
+    assert met(*asked, rows=rows, plans=(plan,), handle=HandleView(told=known(2))) == Existing("P-1")
     assert met(*asked, rows=rows, plans=(plan,)) == Open((Record(4, 1, 4), Record(5, 1, 5)))
     stale = tuple(replace(action, state=S.STALE) for action in rows)
     expired = replace(plan, decision="expired")
-    assert met(*asked, rows=stale, plans=(expired,), handle=HandleView(seen=2)) == Existing("P-1")
+    assert met(*asked, rows=stale, plans=(expired,), handle=HandleView(told=known(2))) == Existing("P-1")
     assert isinstance(met(*asked, rows=stale, plans=(expired,)), Open)
-    done = tuple(replace(action, state=S.SUCCEEDED) for action in rows)
-    assert met(*asked, rows=done, plans=(plan,)) == Existing("P-1")
+
+
+@pytest.mark.parametrize("state", [S.SUCCEEDED, S.COMPENSATED])
+def test_a_plan_that_was_done_in_part_is_never_proposed_again_as_it_stands(state: State) -> None:
+    """Told or not: its caller proposes what is left, or the done step would be done again."""
+    steps = (("capture", "asked", None), ("send", "asked", None))
+    plan = RecordedPlan("P-1", decision="approved", steps=steps)
+    for last in (S.PERMANENT_FAILURE, S.CANCELLED, state):
+        rows = (planned(2, state, 1), planned(3, last, 2, tool="send", effect="send"))
+        for handle in (HAD, HandleView()):
+            assert met(step(), step("send"), rows=rows, plans=(plan,), handle=handle) == Existing("P-1")
+        assert isinstance(met(step("send"), rows=rows, plans=(plan,)), Open)
+
+
+def test_no_plan_holds_what_has_ended_and_its_caller_was_not_told() -> None:
+    """That may be what a step wants, in other words. What the step is about, and what the caller has replaced, is not."""
+    done = row(2, tool="capture", effect="capture", target="o1")
+    refused(met(step("send"), step(), rows=(row(1), done), handle=HandleView()), NotAllowed, "a2", "step 1", "so_far")
+    assert isinstance(met(step(), rows=(row(1), done), handle=HandleView(told=known(2))), Open)
+    assert isinstance(met(step(of="a2"), rows=(row(1), done), handle=HandleView()), Open)
+    for other in (replace(done, target="o2"), replace(done, seq=None)):
+        assert isinstance(met(step(), rows=(row(1), other), handle=HandleView()), Open)
+    own = replace(done, state=S.CANCELLED, last_error_code="superseded")
+    assert isinstance(met(step(), rows=(row(1), own), handle=HandleView()), Open)
 
 
 def test_an_approved_plan_goes_to_its_end_first() -> None:
@@ -193,6 +226,6 @@ def test_labels_are_revised_where_nothing_was_done() -> None:
 
 def test_a_plan_counts_as_its_steps() -> None:
     """The cap on a run's actions holds for all of them together, revisions counted."""
-    handle = HandleView(seen=99, limits=Limits(actions_max=4))
+    handle = HandleView(told=KNOWN, limits=Limits(actions_max=4))
     assert isinstance(met(step(), step("open"), rows=(row(1, revision=2),), handle=handle), Open)
     refused(met(step(), step("open"), rows=(row(1, revision=3),), handle=handle), LimitReached)

@@ -126,6 +126,7 @@ def test_json_leaves_out_what_says_nothing() -> None:
     assert set(Result.model_fields) == {
         "action_id",
         "seq",
+        "seen",
         "step",
         "revision",
         "status",

@@ -10,23 +10,20 @@ import pytest
 from counterfoil.ledger.errors import NotAllowed, StepConflict
 from counterfoil.ledger.states import SETTLED, State
 from counterfoil.outbox.results import NextStep
-from counterfoil.outbox.steps import (
-    ActionView,
-    Attach,
-    Blocked,
-    Decision,
-    HandleView,
-    Limits,
-    ReadUnseen,
-    Record,
-    Refused,
-    RunView,
-    WantedCall,
-    decide,
-)
+from counterfoil.outbox.run_view import ActionView, HandleView, Limits, RunView, Take, WantedCall
+from counterfoil.outbox.seen import Seen, told
+from counterfoil.outbox.steps import Attach, Blocked, Decision, ReadUnseen, Record, Refused, decide
 from counterfoil.providers.contract import ToolClass
 
 S = State
+
+
+def known(number: int) -> Seen:
+    """The ends of actions 1 to `number`, as they are."""
+    return told((f"a{n}", 1) for n in range(1, number + 1))
+
+
+KNOWN = known(9)
 
 
 def row(
@@ -42,6 +39,7 @@ def row(
     once: str | None = None,
     said_no: tuple[str, ...] = (),
     code: str | None = None,
+    ends: int = 1,
 ) -> ActionView:
     """Action `a<number>`; its effect is its tool's name up to an underscore, so `refund_fast` has effect `refund`."""
     return ActionView(
@@ -53,6 +51,7 @@ def row(
         effect=tool.partition("_")[0],
         target=target,
         state=state,
+        ends_count=ends,
         arguments_sha256=sha,
         once_key=once,
         last_error_code=code,
@@ -74,6 +73,7 @@ def wanted(
     once: str | None = None,
     step: str | None = None,
     ref: str | None = None,
+    turn: str = "",
     repeat: str | None = None,
 ) -> WantedCall:
     return WantedCall(
@@ -85,8 +85,14 @@ def wanted(
         once_key=once,
         step=step,
         ref=ref,
+        turn=turn,
         repeat=repeat,
     )
+
+
+def take(ref: str, action_id: str, sha: str = "same", *, turn: str = "") -> Take:
+    """The action that a call under this reference has meant, and what that call asked for."""
+    return Take(ref=ref, action_id=action_id, turn=turn, arguments_sha256=sha)
 
 
 @dataclass(frozen=True)
@@ -95,12 +101,12 @@ class Case:
     rows: tuple[ActionView, ...]
     call: WantedCall
     decision: Decision
-    handle: HandleView = field(default=HandleView(seen=99))
-    refs: tuple[tuple[str, str], ...] = ()
+    handle: HandleView = field(default=HandleView(told=KNOWN))
+    takes: tuple[Take, ...] = ()
     calls_count: int = 1
 
 
-LOST = HandleView(seen=0)
+LOST = HandleView()
 WAIT, PERSON = NextStep.WAIT, NextStep.PERSON
 
 BEHIND_APPROVAL: dict[ToolClass, Decision] = {
@@ -186,30 +192,82 @@ CASES = [
         wanted(ref="r1"),
         Attach("a1"),
         handle=LOST,
-        refs=(("r1", "a1"), ("r2", "a2")),
+        takes=(take("r1", "a1"), take("r2", "a2")),
     ),
     Case(
-        "2: the reference again in a later turn is another call",
-        (row(1),),
+        "2: the same words under the same reference are that action for ever",
+        (row(1), row(2, sha="others")),
         wanted(ref="r1"),
-        Record(2, 1, 2),
-        refs=(("r1", "a1"),),
+        Attach("a1"),
+        takes=(take("r1", "a1"), take("r1", "a2", "others")),
     ),
     Case(
-        "2: a reference that the adapter never reuses",
+        "2: also the words of the call, where others are recorded",
+        (row(1),),
+        wanted(ref="r1", sha="reworded"),
+        Attach("a1"),
+        takes=(take("r1", "a1", "reworded"),),
+    ),
+    Case(
+        "2: the reference again in other words, its end told: a later turn's call",
+        (row(1),),
+        wanted(ref="r1", sha="other"),
+        Record(2, 1, 2),
+        takes=(take("r1", "a1"),),
+    ),
+    Case(
+        "2: the reference again in other words, its end not told: that action",
+        (row(1), row(2)),
+        wanted(ref="r2", sha="other"),
+        Attach("a2"),
+        handle=LOST,
+        takes=(take("r1", "a1"), take("r2", "a2")),
+    ),
+    Case(
+        "2: a reference that its caller never reuses",
         (row(1),),
         wanted(ref="r1", sha="other"),
         Attach("a1"),
-        handle=HandleView(seen=99, refs_unique=True),
-        refs=(("r1", "a1"),),
+        handle=HandleView(told=KNOWN, refs_unique=True),
+        takes=(take("r1", "a1"),),
     ),
     Case(
         "2: the same reference for another target is another call",
         (row(1),),
         wanted(ref="r1", target="o2"),
         Record(2, 1, 2),
-        handle=HandleView(seen=99, refs_unique=True),
-        refs=(("r1", "a1"),),
+        handle=HandleView(told=KNOWN, refs_unique=True),
+        takes=(take("r1", "a1"),),
+    ),
+    Case(
+        "2: within a turn a reference is one call, whatever its words",
+        (row(1),),
+        wanted(ref="r1", turn="t1", sha="other"),
+        Attach("a1"),
+        takes=(take("r1", "a1", turn="t1"),),
+    ),
+    Case(
+        "2: in another turn it is another",
+        (row(1),),
+        wanted(ref="r1", turn="t2"),
+        Record(2, 1, 2),
+        takes=(take("r1", "a1", turn="t1"),),
+    ),
+    Case(
+        "2: a reference too many is refused, since one that is not kept finds nothing",
+        (row(1, S.UNCERTAIN),),
+        wanted(ref="r3"),
+        Blocked(NextStep.LIMIT_REACHED, limit="limits.refs_per_step_max"),
+        handle=HandleView(limits=Limits(refs_per_step_max=2)),
+        takes=(take("r1", "a1"), take("r2", "a1")),
+    ),
+    Case(
+        "2: a known reference is none too many",
+        (row(1, S.UNCERTAIN),),
+        wanted(ref="r2"),
+        Attach("a1"),
+        handle=HandleView(limits=Limits(refs_per_step_max=2)),
+        takes=(take("r1", "a1"), take("r2", "a1")),
     ),
     # 3
     Case("3: reworded while uncertain: that action", (row(1, S.UNCERTAIN),), wanted(sha="other"), Attach("a1")),
@@ -228,21 +286,74 @@ CASES = [
         wanted(step="c", cls=ToolClass.REVERSIBLE),
         Blocked(PERSON, "a1"),
     ),
-    # 4
-    Case("4: a lost result, replayed", (row(1),), wanted(sha="other"), Attach("a1"), handle=LOST),
-    Case("4: two lost results, the older first", (row(1), row(2)), wanted(), Attach("a1"), handle=LOST),
-    Case("4: then the other", (row(1), row(2)), wanted(), Attach("a2"), handle=HandleView(had={"a1"})),
-    Case("4: in any order", (row(1, tool="note"), row(2)), wanted(), Attach("a2"), handle=LOST),
-    Case("4: a lost failure is told, too", (row(1, S.PERMANENT_FAILURE),), wanted(), Attach("a1"), handle=LOST),
-    Case("4: had, so this is another one", (row(1),), wanted(), Record(2, 1, 2), handle=HandleView(had={"a1"})),
-    Case("4: what code enqueued counts", (row(1, step="x", seq=None),), wanted(), Attach("a1"), handle=LOST),
+    Case("3: an end that was not told, replayed", (row(1),), wanted(sha="other"), Attach("a1"), handle=LOST),
+    Case("3: two untold ends, the older first", (row(1), row(2)), wanted(), Attach("a1"), handle=LOST),
+    Case(
+        "3: an older untold end before one under way",
+        (row(1), row(2, S.UNCERTAIN)),
+        wanted(),
+        Attach("a1"),
+        handle=LOST,
+    ),
+    Case("3: then the other", (row(1), row(2)), wanted(), Attach("a2"), handle=HandleView(told=known(1))),
+    Case("3: in any order", (row(1, tool="note"), row(2)), wanted(), Attach("a2"), handle=LOST),
+    Case("3: an untold failure is told, too", (row(1, S.PERMANENT_FAILURE),), wanted(), Attach("a1"), handle=LOST),
+    Case("3: told, so this is another one", (row(1),), wanted(), Record(2, 1, 2), handle=HandleView(told=known(1))),
+    Case("3: what code enqueued counts", (row(1, step="x", seq=None),), wanted(), Attach("a1"), handle=LOST),
+    Case("3: an end that has changed is untold", (row(1, ends=2),), wanted(), Attach("a1")),
+    Case(
+        "3: what its caller has replaced has no end to tell",
+        (row(1, S.CANCELLED, code="superseded"),),
+        wanted(),
+        Record(2, 1, 2),
+        handle=LOST,
+    ),
+    Case(
+        "3: two references of a turn are two wishes",
+        (row(1),),
+        wanted(ref="r2", turn="t1", sha="other"),
+        Record(2, 1, 2),
+        handle=LOST,
+        takes=(take("r1", "a1", turn="t1"),),
+    ),
+    Case(
+        "3: the second waits for the first",
+        (row(1, S.EXECUTING),),
+        wanted(ref="r2", turn="t1", sha="other"),
+        Blocked(WAIT, "a1"),
+        handle=LOST,
+        takes=(take("r1", "a1", turn="t1"),),
+    ),
+    Case(
+        "3: identical words within a turn are one",
+        (row(1),),
+        wanted(ref="r2", turn="t1", sha="asked"),
+        Attach("a1"),
+        takes=(take("r1", "a1", "asked", turn="t1"),),
+    ),
+    Case(
+        "3: a turn finds what a lost one began: the same words first",
+        (row(1, sha="first"), row(2, sha="second")),
+        wanted(ref="r1", turn="t2", sha="second"),
+        Attach("a2"),
+        handle=LOST,
+        takes=(take("r1", "a1", turn="t1"), take("r2", "a2", turn="t1")),
+    ),
+    Case(
+        "3: else the oldest that no other reference of the turn has taken",
+        (row(1, sha="first"), row(2, sha="second"), row(3, sha="third")),
+        wanted(ref="r2", turn="t2", sha="reworded"),
+        Attach("a2"),
+        handle=LOST,
+        takes=(take("r1", "a1", turn="t2"),),
+    ),
     # 5
     Case(
         "5: other results unseen, all of them",
         (row(1, tool="note"), row(2, S.STALE, tool="mail"), row(3, tool="seen")),
         wanted(),
         ReadUnseen(("a1", "a2")),
-        handle=HandleView(had={"a3"}),
+        handle=HandleView(told=told([("a3", 1)])),
     ),
     Case(
         "5: a parallel call's result is not a lost one",
@@ -252,11 +363,20 @@ CASES = [
         handle=HandleView(due={"a1"}),
     ),
     Case(
-        "5: `seen` covers the transcript",
+        "5: nor is what another call of the turn has begun",
+        (row(1, tool="note"), row(2, tool="mail")),
+        wanted(ref="r2", turn="t1"),
+        ReadUnseen(("a2",)),
+        handle=LOST,
+        takes=(take("r1", "a1", turn="t1"), take("r1", "a2", turn="t0")),
+    ),
+    Case("5: an end that has changed", (row(1, tool="note", ends=2),), wanted(), ReadUnseen(("a1",))),
+    Case(
+        "5: what was told is not",
         (row(1, tool="note"), row(2, tool="mail")),
         wanted(),
         ReadUnseen(("a2",)),
-        handle=HandleView(seen=1),
+        handle=HandleView(told=known(1)),
     ),
     # 6
     Case("6: done once", (row(1, once="k"),), wanted(once="k"), Attach("a1", already_done=True)),
@@ -367,7 +487,7 @@ CASES = [
         (row(1, step="fee", revision=3),),
         wanted(target="o2"),
         Blocked(NextStep.LIMIT_REACHED, limit="limits.actions_per_run_max"),
-        handle=HandleView(seen=99, limits=Limits(actions_max=3)),
+        handle=HandleView(told=KNOWN, limits=Limits(actions_max=3)),
     ),
 ]
 
@@ -375,7 +495,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_first_matching_rule_decides(case: Case) -> None:
     """Each rule decides the calls it is about, and leaves the others to the rules after it."""
-    view = RunView(state="open", calls_count=case.calls_count, actions=case.rows, refs=case.refs)
+    view = RunView(state="open", calls_count=case.calls_count, actions=case.rows, takes=case.takes)
     assert decide(view, case.call, case.handle) == case.decision
 
 
@@ -407,5 +527,5 @@ def test_two_labels_are_two_actions_whatever_became_of_the_first(state: State) -
     """Two refunds of 5.00 that code names differently are two, with identical arguments."""
     view = RunView(state="open", calls_count=1, actions=(row(1, state, step="a"),))
     call = wanted(step="b")
-    assert decide(view, call, HandleView(had={"a1"})) == Record("b", 1, 2)
-    assert decide(view, replace(call, ref="r"), HandleView(had={"a1"})) == Record("b", 1, 2)
+    assert decide(view, call, HandleView(told=told([("a1", 1)]))) == Record("b", 1, 2)
+    assert decide(view, replace(call, ref="r"), HandleView(told=told([("a1", 1)]))) == Record("b", 1, 2)

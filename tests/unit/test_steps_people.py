@@ -9,23 +9,21 @@ import pytest
 
 from counterfoil.ledger.states import State
 from counterfoil.outbox.results import NextStep
-from counterfoil.outbox.steps import (
-    RULES,
-    ActionView,
-    Attach,
-    Blocked,
-    Decision,
-    HandleView,
-    Limits,
-    Record,
-    RunView,
-    WantedCall,
-    decide,
-)
+from counterfoil.outbox.run_view import ActionView, HandleView, Limits, RunView, WantedCall
+from counterfoil.outbox.seen import Seen, told
+from counterfoil.outbox.steps import RULES, Attach, Blocked, Decision, Record, decide
 from counterfoil.providers.contract import ToolClass
 
 C = ToolClass
-HAD = HandleView(seen=99)
+
+
+def known(number: int) -> Seen:
+    """The ends of actions 1 to `number`, as they are."""
+    return told((f"a{n}", 1) for n in range(1, number + 1))
+
+
+KNOWN = known(9)
+HAD = HandleView(told=KNOWN)
 
 
 def row(number: int, state: State = State.SUCCEEDED, **changes: Any) -> ActionView:
@@ -40,6 +38,7 @@ def row(number: int, state: State = State.SUCCEEDED, **changes: Any) -> ActionVi
         "target": "o1",
         "state": state,
         "arguments_sha256": "asked",
+        "ends_count": 1,
         **changes,
     }
     return ActionView(**given)
@@ -87,7 +86,7 @@ def test_a_recorded_call_is_told_before_the_pivot_is_asked() -> None:
     """Replays are no new actions: a label and a lost result are answered, and so is what may happen once."""
     done = row(1, tool="pay", effect="payment", step="fee", once_key="k")
     assert met(done, call=wanted(step="fee"), pivot="ahead") == Attach("a1")
-    assert met(done, call=wanted(), pivot="ahead", handle=HandleView(seen=0)) == Attach("a1")
+    assert met(done, call=wanted(), pivot="ahead", handle=HandleView()) == Attach("a1")
     assert met(done, call=wanted(once_key="k"), pivot="ahead") == Attach("a1", already_done=True)
 
 
@@ -97,7 +96,7 @@ def test_what_was_staged_is_told_again_while_its_commit_waits() -> None:
     staged = row(1, effect="charge", tool="hold")
     capture = row(2, State.AWAITING_APPROVAL, effect="charge", tool="capture", place=1, proposal_id="P-1")
     again = wanted(C.REVERSIBLE, tool="hold", effect="charge", staged=True)
-    assert met(staged, capture, call=again, pivot="ahead", handle=HandleView(seen=0)) == Attach("a1")
+    assert met(staged, capture, call=again, pivot="ahead", handle=HandleView()) == Attach("a1")
     assert met(staged, capture, call=again, pivot="ahead") == Blocked(NextStep.PERSON, by="a2")
 
 
@@ -110,7 +109,7 @@ def test_a_reviewer_s_edit_stands_for_the_call_that_it_has_replaced() -> None:
     assert met(waiting, call=wanted()) == Attach("a1")
     assert met(waiting, call=wanted(target="o2")) == Attach("a1")
     done = replace(waiting, state=State.SUCCEEDED)
-    assert met(done, call=wanted(), handle=HandleView(seen=0)) == Attach("a1")
+    assert met(done, call=wanted(), handle=HandleView()) == Attach("a1")
     assert met(waiting, call=wanted(tool="pay_fast")) == Blocked(NextStep.PERSON, by="a1"), "the same effect"
 
 
@@ -134,7 +133,7 @@ def test_a_rejected_edit_rejects_what_was_asked_for_first() -> None:
 
 def test_a_run_asks_people_for_a_few_things_at_once() -> None:
     """Gated calls beyond the cap are refused; the steps of a plan are one proposal; decided ones count no more."""
-    limits = HandleView(seen=99, limits=Limits(proposals_open_max=2))
+    limits = HandleView(told=KNOWN, limits=Limits(proposals_open_max=2))
     single = row(1, State.AWAITING_APPROVAL, effect="note", target="o3", proposal_id="P-1")
     plan = [row(n, State.PROPOSED, effect="mail", target="o4", place=n, proposal_id="P-2") for n in (2, 3)]
     gated = wanted(C.REVERSIBLE, gated=True)

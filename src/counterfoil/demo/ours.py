@@ -18,16 +18,17 @@ UNWIND_WAIT_S = 20.0
 
 
 class CounterfoilHarness:
-    """Every call goes into the ledger, every answer comes from it; the transcript says how much the model has seen."""
+    """Every call goes into the ledger, every answer comes from it; the transcript says what the model was told."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        self._run = Counterfoil.from_settings().run(RUN, tenant=TENANT, actor=ACTOR, seen=_seen(entries))
+        self._entries = entries
+        self._run = Counterfoil.from_settings().run(RUN, tenant=TENANT, actor=ACTOR)
         self._called: set[str] = set()
 
     def call(self, tool: str, arguments: Arguments) -> Answer:
         wait_s = NEXT_WAIT_S if tool in self._called else FIRST_WAIT_S
         self._called.add(tool)
-        result = self._run.call(tool, arguments, wait_s=wait_s)
+        result = self._run.call(tool, arguments, seen=_seen(self._entries), wait_s=wait_s)
         return result.status.value, result.model_dump(mode="json", exclude_none=True)
 
     def unwind(self, reason: str) -> None:
@@ -36,7 +37,6 @@ class CounterfoilHarness:
         tell("undone", status=result.status.value, code=result.code)
 
 
-def _seen(entries: Sequence[Entry]) -> int:
-    """The last result that the transcript holds, by the ledger's own count."""
-    results = [entry.result for entry in entries if isinstance(entry.result, dict)]
-    return max((int(result.get("seq", 0)) for result in results), default=0)
+def _seen(entries: Sequence[Entry]) -> list[str]:
+    """The tokens of all answers that the transcript holds."""
+    return [entry.result["seen"] for entry in entries if isinstance(entry.result, dict) and "seen" in entry.result]
