@@ -8,6 +8,7 @@ CounterfoilError (RuntimeError)
 ├── StepRace               the caller's snapshot is too old to allocate a step; retry the transaction
 ├── IntentConflict         the step was recorded with other arguments
 ├── RunTakenOver           another handle re-opened this run
+├── RunBusy                another process serves this conversation
 ├── NotFound               there is no such action or run, or this login may not see it
 ├── NotAllowed             the run is closed or unwinding, or the role has no right to this tenant
 │   ├── LedgerLostTime     the caller was told of ends that the ledger does not have: it was restored to an earlier time
@@ -98,6 +99,13 @@ class RunTakenOver(CounterfoilError):
     """Another handle opened this run after this one did; this handle may not propose any more."""
 
     code = "run_taken_over"
+    exit_code = 4
+
+
+class RunBusy(CounterfoilError):
+    """Another process serves this conversation, and has done so for longer than this one would wait."""
+
+    code = "run_busy"
     exit_code = 4
 
 

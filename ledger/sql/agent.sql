@@ -35,6 +35,12 @@ SELECT counterfoil.request_cancel(coalesce(counterfoil.as_edited(:action_id), :a
 -- name: request_unwind
 SELECT counterfoil.request_unwind(:tenant, :run, :reason) AS state;
 
+-- name: hold_run
+SELECT counterfoil.hold_run(:tenant, :run, :actor, :holder, :hold_s) AS held;
+
+-- name: release_run
+SELECT counterfoil.release_run(:tenant, :run, :holder);
+
 -- name: close_run
 SELECT counterfoil.close_run(:tenant, :run) AS state;
 

@@ -16,8 +16,9 @@ from counterfoil.ledger.queries import load
 from counterfoil.ledger.states import SETTLED
 from counterfoil.outbox import enqueue as by_transaction
 from counterfoil.outbox.calling import HOLD_MARGIN_S, Shared
+from counterfoil.outbox.conversation import Conversation
 from counterfoil.outbox.handle import Run
-from counterfoil.outbox.intents import REASON_CHARS_MAX, DoorRules
+from counterfoil.outbox.intents import REASON_CHARS_MAX, DoorRules, check_run
 from counterfoil.outbox.pool import LedgerPool
 from counterfoil.outbox.results import Result, Status, result_of
 from counterfoil.outbox.run_view import Limits
@@ -99,6 +100,27 @@ class Counterfoil:
             refs_unique=refs_unique,
             deadline_s=deadline_s,
         )
+
+    def conversation(
+        self,
+        run: str,
+        *,
+        tenant: str,
+        actor: str,
+        refs_unique: bool = False,
+        wait_s: float = 10,
+        hold_s: float = 120,
+    ) -> Conversation:
+        """The run of a conversation that several processes may serve, for `with` and `async with`.
+
+        Within the block no other process that asks in this way has the run: two messages of one user are worked on one
+        after the other. It waits up to `wait_s` (else `RunBusy`), and holds the run for at most `hold_s`, an hour at most;
+        a process that takes longer, or has died, is taken over then. Read the transcript within the block, and give its
+        tokens with each call. Raises what `run` does, too.
+        """
+        tenant, run, actor = check_run(tenant, run, actor)
+        opened = partial(self.run, run, tenant=tenant, actor=actor, refs_unique=refs_unique)
+        return Conversation(self._shared, opened, tenant=tenant, run=run, actor=actor, wait_s=wait_s, hold_s=hold_s)
 
     def enqueue(
         self,

@@ -84,6 +84,8 @@ arrows          x      x       x         .
 open_run        x      .       .         .
 lock_and_read   x      .       .         .
 note_proposal   x      .       .         .
+hold_run        x      .       .         .
+release_run     x      .       .         .
 report_lost_time x     .       .         .
 count_end       .      .       .         .
 propose         x      .       .         .

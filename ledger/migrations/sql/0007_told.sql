@@ -159,6 +159,33 @@ BEGIN
   RETURN QUERY SELECT 'edited', p.proposal_id;
 END $$;
 
+-- Several processes may serve one conversation: one of them at a time has its run, for as long as it says at most.
+ALTER TABLE counterfoil.run
+  ADD COLUMN held_by text CHECK (length(held_by) <= 64),
+  ADD COLUMN held_until timestamptz;
+
+-- True: the run is `p_holder`'s until then; false: it is another's. Safety is the epoch's, not this lease's.
+CREATE FUNCTION counterfoil.hold_run(
+  p_tenant text, p_run text, p_actor text, p_holder text, p_hold_s double precision) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM counterfoil.check_principal(p_tenant);
+  INSERT INTO counterfoil.run (tenant, run, actor) VALUES (p_tenant, p_run, p_actor) ON CONFLICT DO NOTHING;
+  UPDATE counterfoil.run AS r
+  SET held_by = p_holder, held_until = counterfoil.now() + least(greatest(p_hold_s, 1), 3600) * interval '1 second'
+  WHERE r.tenant = p_tenant AND r.run = p_run
+    AND (r.held_until IS NULL OR r.held_until <= counterfoil.now() OR r.held_by = p_holder);
+  RETURN FOUND;
+END $$;
+
+CREATE FUNCTION counterfoil.release_run(p_tenant text, p_run text, p_holder text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM counterfoil.check_principal(p_tenant);
+  UPDATE counterfoil.run AS r SET held_by = NULL, held_until = NULL
+  WHERE r.tenant = p_tenant AND r.run = p_run AND r.held_by = p_holder;
+END $$;
+
 -- Why the caller asks for it, for the person who decides: only in the transaction that has opened the proposal, since a
 -- digest over it may have been shown to somebody after that.
 CREATE FUNCTION counterfoil.note_proposal(p_action_id text, p_note text) RETURNS void
@@ -194,6 +221,6 @@ BEGIN
 END $$;
 
 REVOKE ALL ON FUNCTION counterfoil.count_end, counterfoil.add_ref, counterfoil.lock_and_read, counterfoil.note_proposal,
-  counterfoil.report_lost_time FROM PUBLIC;
+  counterfoil.report_lost_time, counterfoil.hold_run, counterfoil.release_run FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION counterfoil.add_ref, counterfoil.lock_and_read, counterfoil.note_proposal,
-  counterfoil.report_lost_time TO counterfoil_agent;
+  counterfoil.report_lost_time, counterfoil.hold_run, counterfoil.release_run TO counterfoil_agent;

@@ -93,7 +93,7 @@ def end(
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="What was done about it; kept.")],
     config: ConfigPath = None,
 ) -> None:
-    """End the alarm about a second effect, once it is dealt with; all others end by themselves.
+    """End the alarm about a second effect or about lost time, once it is dealt with; all others end by themselves.
 
     \b
     counterfoil alarm end A-12 --reason "refunded pi_2 in the dashboard"
@@ -109,7 +109,7 @@ def end(
         raise DecisionRefused(
             f"{clean(name)} is no open alarm that a person ends.",
             code="not_open",
-            fix="`counterfoil alarm list` shows what is open; all but `duplicate` end by themselves.",
+            fix="`counterfoil alarm list` shows what is open; all but `duplicate` and `ledger_lost_time` end by themselves.",
         )
     say(f"{name}: ended.")
 
@@ -137,6 +137,12 @@ def what_helps(alarm: Row) -> str:
             return (
                 f"Two effects under one key: `counterfoil action show {about}` shows the first, the provider both. Take one"
                 " back there, then `counterfoil alarm end`."
+            )
+        case "ledger_lost_time":
+            return (
+                f"Callers of tenant {about} were told ends that this ledger does not have, run {clean(alarm['run'])} first."
+                " Was the database restored to an earlier time? What was done since then stands at the providers: stop the"
+                " agents, compare, give open tasks new runs, then `counterfoil alarm end`."
             )
         case "no_worker":
             return (
