@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -13,7 +14,9 @@ import requests
 from tests.acceptance.drafts import Mail
 from tests.acceptance.gates import Gates, open_gates
 from tests.acceptance.office import Office, Plan
+from tests.acceptance.people import approve_all
 
+from counterfoil import LedgerLostTime, Rejected
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.tool import tool
 from counterfoil.settings_providers import EffectSettings
@@ -21,11 +24,13 @@ from counterfoil.testing import World
 from counterfoil.workers import guards
 
 if TYPE_CHECKING:
+    from tests.acceptance.shop import Shop
     from tests.conftest import Database
 
 CHARGE = {"customer": "cus_1", "amount_minor": 500, "currency": "usd", "order_id": "1182"}
 TICKET = {"project": "SUP", "summary": "Refund for order 1182", "order_id": "1182"}
 LEASE_S = 6.0
+AGENT = {"tenant": "acme", "actor": "bot"}
 
 
 @pytest.mark.guard("claim_condition")
@@ -292,3 +297,89 @@ def _blind_charges(world: World) -> Registry:
         registry.add(function.__counterfoil_tool__)  # type: ignore[attr-defined]
     registry.resolve()
     return registry
+
+
+@pytest.mark.guard("untold_end")
+def test_untold_end(world: World, shop: Shop, client) -> None:
+    """Answered `pending`, then the process dies; the reworded repeat is the same action."""
+    first = client().run("r1", **AGENT).call("refund", {"order": "1", "reason": "late"}, wait_s=0)
+    world.settle()
+    run = client().run("r1", seen=first.seen, **AGENT)
+    run.call("refund", {"order": "1", "reason": "too late"}, wait_s=0)
+    world.settle()
+    assert shop.count("refund") == 1
+
+
+@pytest.mark.guard("turn_memory")
+def test_turn_memory(world: World, shop: Shop, client) -> None:
+    """A lost response had done the refund; in the next one another call is told so, and the refund stands there, too."""
+    run = client().run("r1", **AGENT)
+    run.call("refund", {"order": "1", "reason": "late"}, turn="t1", ref="a", seen=[], wait_s=0)
+    world.settle()
+    fee = run.call("charge_fee", {"order": "1"}, turn="t2", ref="a", seen=[], wait_s=0)
+    run.call("refund", {"order": "1", "reason": "too late"}, turn="t2", ref="b", seen=fee.seen, wait_s=0)
+    world.settle()
+    assert shop.count("refund") == 1
+
+
+@pytest.mark.guard("turn_wish")
+def test_turn_wish(world: World, shop: Shop, client) -> None:
+    """Two refunds of one order in one response, in other words: two."""
+    run = client().run("r1", **AGENT)
+    for ref in ("a", "b"):
+        run.call("refund", {"order": "1", "reason": ref}, turn="t1", ref=ref, seen=[], wait_s=0)
+        world.settle()
+    assert shop.count("refund") == 2
+
+
+@pytest.mark.guard("same_reference")
+def test_same_reference(world: World, shop: Shop, client) -> None:
+    """The same call under the same reference, after it was told its end: a node that runs from its top."""
+    run = client().run("r1", **AGENT)
+    for _ in range(3):
+        run.call("refund", {"order": "1"}, ref="t1:call_1", wait_s=0)
+        world.settle()
+    assert shop.count("refund") == 1
+
+
+@pytest.mark.guard("part_done")
+def test_part_done(world: World, use_tools, client, database: Database) -> None:
+    """The second step of an approved plan was refused; the same plan from the top does not do the first one again."""
+    sent: list[str] = []
+    gated = {"cls": "irreversible", "target": "to", "audience": ["customer"], "once_per": None, "provider": "post"}
+
+    @tool(effect="mail", lookup=lambda key: [], **gated)
+    def mail(to: str, *, key: str) -> dict[str, str]:
+        """Is sent."""
+        sent.append(to)
+        return {"id": key}
+
+    @tool(effect="sms", lookup=lambda key: [], **gated)
+    def sms(to: str, *, key: str) -> object:
+        """Is refused."""
+        return Rejected("bad_number")
+
+    use_tools(mail, sms)
+    seen: list[str] = []
+    for _ in range(2):
+        plan = client().run("r1", seen=seen, **AGENT).propose([("mail", {"to": "ann"}), ("sms", {"to": "ann"})])
+        approve_all(database.url("operator"))
+        world.settle()
+        seen.append(str(plan.result().seen))
+    assert sent == ["ann"]
+
+
+@pytest.mark.guard("lost_time")
+def test_lost_time(world: World, shop: Shop, client, sql) -> None:
+    """A ledger that was restored to before the refund does not take it again."""
+    run = client().run("r1", **AGENT)
+    run.call("refund", {"order": "1"}, wait_s=0)
+    world.settle()
+    told = run.call("refund", {"order": "1"}, wait_s=0)
+    sql("ALTER TABLE counterfoil.action DISABLE TRIGGER USER")
+    sql("DELETE FROM counterfoil.action")
+    sql("ALTER TABLE counterfoil.action ENABLE TRIGGER USER")
+    with suppress(LedgerLostTime):
+        client().run("r1", **AGENT).call("refund", {"order": "1"}, seen=told.seen, wait_s=0)
+    world.settle()
+    assert shop.count("refund") == 1

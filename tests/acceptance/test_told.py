@@ -6,14 +6,12 @@ Each was two effects, or an end that nobody was told, while `seen` counted recor
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.acceptance.people import approve_all
 
 from counterfoil import Counterfoil, LedgerLostTime, NextStep, NotAllowed, Rejected, Result, Run, Status, tool
-from counterfoil.ledger import proposals
-from counterfoil.ledger.connection import Ledger
 from counterfoil.testing import World
 
 if TYPE_CHECKING:
@@ -26,18 +24,7 @@ Client = Callable[..., Counterfoil]
 @pytest.fixture
 def approve(database: Database) -> Callable[[], int]:
     """Alice approves all that waits; how many."""
-
-    def approved() -> int:
-        with closing(Ledger(database.url("operator"))) as ledger:
-            waiting = proposals.list_proposals(ledger, tenant="acme", run=None, state="open", limit=50)
-            for found in waiting:
-                digest = proposals.read_proposal(ledger, found.proposal_id).digest
-                proposals.decide(
-                    ledger, found.proposal_id, verdict="approved", digest=digest, by="alice", channel="cli"
-                )
-        return len(waiting)
-
-    return approved
+    return lambda: approve_all(database.url("operator"))
 
 
 def opened(client: Client, transcript: list[Result] | None = None) -> Run:

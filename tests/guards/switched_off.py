@@ -10,7 +10,10 @@ import psycopg
 import pytest
 
 from counterfoil.ledger import claims, unwind_steps
+from counterfoil.outbox import calling, plan_rules, recording, steps
 from counterfoil.outbox.accounts import Accounts
+from counterfoil.outbox.run_view import HandleView
+from counterfoil.outbox.seen import Seen
 from counterfoil.providers.pool import AdapterPool
 from counterfoil.reconciler import verdict
 from counterfoil.workers import executor, guards
@@ -114,11 +117,43 @@ def reach(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AdapterPool, "reach", lambda *_: "")
 
 
+def untold_end(patch: pytest.MonkeyPatch) -> None:
+    """Every end counts as told, whoever was told it."""
+    patch.setattr(HandleView, "was_told", lambda _, action: action.settled)
+
+
+def turn_memory(patch: pytest.MonkeyPatch) -> None:
+    """An end counts as told for the other calls of the turn that told it."""
+    patch.setattr(Seen, "before", lambda seen, _: seen)
+
+
+def turn_wish(patch: pytest.MonkeyPatch) -> None:
+    """A call's turn is not looked at."""
+    wanted = calling._wanted
+    patch.setattr(calling, "_wanted", lambda *given: replace(wanted(*given), turn="", ref=None))
+
+
+def same_reference(patch: pytest.MonkeyPatch) -> None:
+    """A reference that was seen before is not looked for."""
+    patch.setattr(steps, "RULES", tuple(rule for rule in steps.RULES if rule is not steps._ref_is_known))
+
+
+def part_done(patch: pytest.MonkeyPatch) -> None:
+    """A plan that has ended may be proposed again, whatever of it was done."""
+    patch.setattr(plan_rules, "_was_told_to_be_in_vain", lambda _, plan, __: plan.decision != "open")
+
+
+def lost_time(patch: pytest.MonkeyPatch) -> None:
+    """Nobody compares what a caller was told with what is on record."""
+    patch.setattr(recording, "check_recorded", lambda *_: None)
+
+
 GUARDS: dict[str, Patch] = {
     patch.__name__: patch
     for patch in (
         *(claim_condition, settle_token, send_fence, doubt, absence_window, ttl_at_send),
         *(approval_gate, approval_digest, caps, version, carried_on, key_in_flight, account, reach, paused),
+        *(untold_end, turn_memory, turn_wish, same_reference, part_done, lost_time),
     )
 }
 
