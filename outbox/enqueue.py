@@ -1,4 +1,4 @@
-"""Decides how code records an intent in a transaction of its own: one statement, and never a commit.
+"""How code records an intent in a transaction of its own: one statement, and never a commit.
 
 What `enqueue` returns exists exactly if the caller's transaction commits, with the wake-up that brings it to a worker.
 """
@@ -6,9 +6,9 @@ What `enqueue` returns exists exactly if the caller's transaction commits, with 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import psycopg
 from psycopg.rows import dict_row
@@ -77,10 +77,7 @@ def enqueue(
         except psycopg.Error as error:
             raise_told(error)
     elif isinstance(conn, Session | scoped_session | Connection):
-        try:
-            row = _as_dict(conn.execute(_CLAUSE, intent.parameters()).mappings().first())
-        except DBAPIError as error:
-            raise_told(error)
+        row = _executed(conn, intent)
     else:
         raise _no_connection(
             conn, "a Session, a Connection or a psycopg Connection; `aenqueue` takes their async forms"
@@ -122,10 +119,7 @@ async def aenqueue(
         except psycopg.Error as error:
             raise_told(error)
     elif _is_async_alchemy(conn):
-        try:
-            row = _as_dict((await conn.execute(_CLAUSE, intent.parameters())).mappings().first())
-        except DBAPIError as error:
-            raise_told(error)
+        row = await _run_sync(conn)(_executed, intent)
     else:
         raise _no_connection(conn, "an AsyncSession, an AsyncConnection or a psycopg AsyncConnection")
     return _recorded(intent, row, rules)
@@ -183,6 +177,30 @@ def _recorded(intent: Intent, row: Row | None, rules: DoorRules) -> ActionId:
             fix=f"Wait for its end, `cf.result({str(found)!r}, wait_s=…)`, then decide whether this is still wanted.",
         )
     return found
+
+
+def _executed(conn: Session | scoped_session[Session] | Connection, intent: Intent) -> Row | None:
+    """Our statement's row. A session's pending rows are flushed before it, so their errors come out as they are: only what
+    our own statement meets is ours to tell."""
+    if isinstance(conn, Connection):
+        return _told(conn, intent)
+    if conn.autoflush:
+        conn.flush()
+    with conn.no_autoflush:
+        return _told(conn, intent)
+
+
+def _told(conn: Session | scoped_session[Session] | Connection, intent: Intent) -> Row | None:
+    try:
+        return _as_dict(conn.execute(_CLAUSE, intent.parameters()).mappings().first())
+    except DBAPIError as error:
+        raise_told(error)
+
+
+def _run_sync(conn: AsyncAlchemy) -> Callable[..., Awaitable[Row | None]]:
+    """Calls a function with the plain form of the connection; a scoped session has no such method of its own."""
+    registry: Callable[[], AsyncSession] | None = getattr(conn, "registry", None)
+    return cast("AsyncSession", conn if registry is None else registry()).run_sync
 
 
 def _is_async_alchemy(conn: object) -> TypeGuard[AsyncAlchemy]:

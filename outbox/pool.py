@@ -1,4 +1,4 @@
-"""Decides how an agent's process reaches the ledger: a pool, short statements, and every failure told as our own error.
+"""How an agent's process reaches the ledger: a pool, short statements, and every failure told as our own error.
 
 No error carries a statement's parameters: they hold arguments.
 """
@@ -124,30 +124,57 @@ def raise_told(error: Exception) -> NoReturn:
     """Raises what a database error means to the caller.
 
     `NotAllowed` (tenant, role, or the run takes no action), `RunTakenOver`, `StepRace` (run the transaction again),
-    `LedgerUnavailable`, `ConfigError` (no ledger there), else a plain `CounterfoilError` with the SQLSTATE.
+    `LedgerUnavailable`, `ConfigError` (no ledger there), else a plain `CounterfoilError` with the SQLSTATE. The driver's
+    error is its cause, unless that one's text may hold a row of ours.
     """
     if isinstance(error, PoolTimeout):
-        raise LedgerUnavailable("no connection of the pool became free.", fix="Use a larger pool.") from None
+        raise LedgerUnavailable("no connection of the pool became free.", fix="Use a larger pool.") from error
     cause = error.orig if isinstance(error, DBAPIError) else error
-    told = _told(cause)
     # Not from `error`: SQLAlchemy's text quotes the parameters.
-    raise told from (cause if isinstance(told, LedgerUnavailable) else None)
+    raise _told(cause) from _harmless(cause)
+
+
+class ConcealedError(Exception):
+    """What may be said of a driver's error whose text may quote a row, and so arguments: SQLSTATE and constraint."""
+
+    def __init__(self, sqlstate: str, kind: str, constraint: str | None) -> None:
+        super().__init__(
+            f"{kind}, SQLSTATE {sqlstate or 'none'}" + (f", constraint {constraint}" if constraint else "")
+        )
+        self.sqlstate = sqlstate
+
+
+def _harmless(cause: BaseException | None) -> BaseException | None:
+    """The driver's error where its text is about names, logins and connections; else what may be said of it."""
+    state = _sqlstate(cause)
+    if cause is None or state[:2] in _TELLS_NO_ROWS or not state:
+        return cause
+    return ConcealedError(state, type(cause).__name__, _diagnosis(cause, "constraint_name"))
+
+
+_TELLS_NO_ROWS = ("08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "CF")
+"""Classes of SQLSTATE whose messages quote no value: connections, transactions, logins, names; and our own functions'."""
 
 
 def _told(cause: BaseException | None) -> CounterfoilError:
-    state = str(getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or "")
+    state = _sqlstate(cause)
+    said = _diagnosis(cause, "message_primary") or "refused by the ledger"
     match state:
         case "CF403":
-            said = _primary(cause)
             return NotAllowed(
                 f"{said}.", fix="A login gets a tenant by `counterfoil db grant`." if said.startswith("login ") else ""
             )
         case "CF404":
-            return NotFound(f"{_primary(cause)}.")
+            return NotFound(f"{said}.")
         case "CF410":
-            return RunTakenOver(f"{_primary(cause)}.", fix="Stop here: the other handle goes on with it.")
+            return RunTakenOver(f"{said}.", fix="Stop here: the other handle goes on with it.")
         case "40001" | "40P01":
             return StepRace("another transaction decided this step at the same time.", fix="Run the transaction again.")
+        case "25P02":
+            return CounterfoilError(
+                "your transaction had failed before this call, so Postgres takes no statement of it.",
+                fix="Its first error is the cause; roll back, and begin again.",
+            )
         case "42501":
             return NotAllowed(
                 "this login is not in the agents' role.",
@@ -156,7 +183,7 @@ def _told(cause: BaseException | None) -> CounterfoilError:
         case "3F000" | "42883" | "42P01":
             return ConfigError("this database has no ledger.", key="database.url", fix="Run `counterfoil db upgrade`.")
     lost = isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) and not state
-    if lost or state[:2] in ("08", "28", "53", "55", "57", "3D"):
+    if lost or state[:2] in ("08", "28", "53", "55", "57", "3D") or _is_lost_by_asyncpg(cause):
         why = " ".join(str(cause).split())[:300]
         return LedgerUnavailable(
             f"the database cannot be used now: {why}.", fix="Is it running, and is [database] url right?"
@@ -164,10 +191,26 @@ def _told(cause: BaseException | None) -> CounterfoilError:
     return CounterfoilError(f"the ledger refused a statement (SQLSTATE {state or 'none'}, {type(cause).__name__}).")
 
 
-def _primary(cause: BaseException | None) -> str:
-    """The message of one of our own functions; they name logins and states only."""
-    diagnosis = getattr(cause, "diag", None)
-    return str(getattr(diagnosis, "message_primary", None) or "refused by the ledger")
+def _sqlstate(cause: BaseException | None) -> str:
+    return str(getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or "")
+
+
+def _diagnosis(cause: BaseException | None, name: str) -> str | None:
+    """A field of the server's error: psycopg's `diag` has it, or the error of asyncpg that SQLAlchemy's stands for.
+
+    The messages of our own functions name logins and states only.
+    """
+    found = getattr(getattr(cause, "diag", None), name, None)
+    inner = getattr(cause, "__cause__", None)
+    if found is None and inner is not None:
+        found = getattr(inner, "message" if name == "message_primary" else name, None)
+    return None if found is None else str(found)
+
+
+def _is_lost_by_asyncpg(cause: BaseException | None) -> bool:
+    """A closed or broken connection, for which asyncpg has no SQLSTATE."""
+    names = {kind.__name__ for error in (cause, getattr(cause, "__cause__", None)) for kind in type(error).__mro__}
+    return not _sqlstate(cause) and bool(names & {"InterfaceError", "OSError"}) and "AsyncAdapt" in repr(type(cause))
 
 
 def _engine(url: str) -> Engine:
