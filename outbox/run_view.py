@@ -86,7 +86,7 @@ class Take:
     action_id: str
     turn: str = ""
     """The model's response that the call stood in; empty: not told, and such refs may repeat."""
-    arguments_sha256: str | None = None
+    arguments_sha256: str = ""
     """What that call asked for, which need not be what is recorded."""
 
 

@@ -81,10 +81,13 @@ def decide(view: RunView, call: WantedCall, handle: HandleView) -> Decision:
 
 
 def _bounded(view: RunView, call: WantedCall, handle: HandleView, decision: Decision) -> Decision:
-    """An action for which so many references stand takes no more of them: one that was not kept would not find it again."""
+    """An action takes so many references, each wording counted, and no more: one not kept would not find it again."""
     if isinstance(decision, Attach) and call.ref is not None:
-        known = {(take.turn, take.ref) for take in view.takes if take.action_id == decision.action_id}
-        if (call.turn, call.ref) not in known and len(known) >= handle.limits.refs_per_step_max:
+        known = {
+            (take.turn, take.ref, take.arguments_sha256) for take in view.takes if take.action_id == decision.action_id
+        }
+        is_known = (call.turn, call.ref, call.arguments_sha256) in known
+        if not is_known and len(known) >= handle.limits.refs_per_step_max:
             return Blocked(NextStep.LIMIT_REACHED, limit=REFS)
     return decision
 
@@ -148,7 +151,7 @@ def _end_was_not_told(view: RunView, call: WantedCall, handle: HandleView) -> De
     others = [take for take in view.takes if call.turn and take.turn == call.turn and take.ref != call.ref]
     for take in others:
         action = view.with_id(take.action_id)
-        if action is not None and call.is_same_as(action) and take.arguments_sha256 == call.arguments_sha256:
+        if action is not None and call.is_identical_to(action, take):  # also where that one took it in other words
             return Attach(action.action_id)
     taken = {take.action_id for take in others}
     untold = [

@@ -82,6 +82,18 @@ def test_the_same_reference_and_words_are_one_action_for_ever(
     assert shop.count("refund") == 1
 
 
+def test_each_wording_under_a_reference_is_remembered(world: World, client: Client, shop: Shop) -> None:
+    """A reworded poll took the action under `call_0`, too: that very call again is that action, told or not."""
+    run = opened(client)
+    first = run.call("refund", {"order": "1", "reason": "late"}, ref="call_0", wait_s=0)
+    world.settle()
+    for _ in range(3):
+        again = run.call("refund", {"order": "1", "reason": "too late"}, ref="call_0", wait_s=0)
+        assert again.action_id == first.action_id
+    world.settle()
+    assert shop.count("refund") == 1
+
+
 def test_what_was_approved_and_sent_meanwhile_is_told_and_nobody_is_asked_again(
     world: World, client: Client, shop: Shop, approve: Callable[[], int]
 ) -> None:

@@ -280,7 +280,7 @@ def test_no_function_reads_a_big_table_from_end_to_end(big: Rows) -> None:
         agent.execute("SELECT counterfoil.lock_and_read('acme', 'new', %s)", (number + 1,))
         agent.execute("SELECT counterfoil.request_cancel(%s, 'u', 'r')", (ids[number],))
         agent.execute("SELECT counterfoil.look_now(%s)", (ids[number],))
-        agent.execute("SELECT counterfoil.add_ref('acme', 'new', 't', 'r', %s, NULL)", (ids[number],))
+        agent.execute("SELECT counterfoil.add_ref('acme', 'new', 't', 'r', %s, '')", (ids[number],))
     forget()
     after = scans()
     assert {name: after[name] - before[name] for name in before if after[name] != before[name]} == {}

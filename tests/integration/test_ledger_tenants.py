@@ -120,14 +120,13 @@ def test_one_tenant_cannot_touch_another(
     assert sqlstate(agent2, "SELECT counterfoil.close_run('acme', 'secret')") == "CF403"
     assert sqlstate(agent2, "SELECT counterfoil.request_unwind('acme', 'secret', 'x')") == "CF403"
     assert (
-        sqlstate(agent2, "SELECT counterfoil.add_ref('acme', 'secret', '', 'ref', %s, NULL)", (acme["ready"],))
-        == "CF403"
+        sqlstate(agent2, "SELECT counterfoil.add_ref('acme', 'secret', '', 'ref', %s, '')", (acme["ready"],)) == "CF403"
     )
     for action_id in (*acme.values(), unknown):
         assert sqlstate(agent2, "SELECT counterfoil.look_now(%s)", (action_id,)) == "CF403"
         row = agent2.execute("SELECT counterfoil.request_cancel(%s, 'm', 'x') AS state", (action_id,)).fetchone()
         assert row == {"state": None}
-        agent2.execute("SELECT counterfoil.add_ref('globex', 'both', '', 'stolen', %s, NULL)", (action_id,))
+        agent2.execute("SELECT counterfoil.add_ref('globex', 'both', '', 'stolen', %s, '')", (action_id,))
     assert rows.all("SELECT FROM counterfoil.step_ref WHERE ref = 'stolen'") == []
     with pytest.raises(psycopg.DatabaseError) as refused:
         rows.propose(agent2, tenant="acme", run="secret")

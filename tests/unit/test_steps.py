@@ -332,6 +332,14 @@ CASES = [
         takes=(take("r1", "a1", "asked", turn="t1"),),
     ),
     Case(
+        "3: nor is what another reference took in other words done again in its own",
+        (row(1, sha="700"),),
+        wanted(ref="r2", turn="t2", sha="700"),
+        Attach("a1"),
+        handle=LOST,
+        takes=(take("r2", "a1", "700", turn="t1"), take("r1", "a1", "500", turn="t2")),
+    ),
+    Case(
         "3: a turn finds what a lost one began: the same words first",
         (row(1, sha="first"), row(2, sha="second")),
         wanted(ref="r1", turn="t2", sha="second"),

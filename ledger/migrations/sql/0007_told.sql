@@ -21,9 +21,9 @@ EXECUTE FUNCTION counterfoil.count_end();
 
 ALTER TABLE counterfoil.step_ref
   ADD COLUMN turn text NOT NULL DEFAULT '' CHECK (length(turn) <= 400),   -- '': not told, and such references may repeat
-  ADD COLUMN arguments_sha256 text,            -- of what was asked for, which need not be what is recorded
+  ADD COLUMN arguments_sha256 text NOT NULL DEFAULT '',   -- of what was asked for, which need not be what is recorded
   DROP CONSTRAINT step_ref_pkey,
-  ADD PRIMARY KEY (tenant, run, turn, ref, action_id);
+  ADD PRIMARY KEY (tenant, run, turn, ref, action_id, arguments_sha256);   -- each wording of a call is remembered
 
 -- A framework's name for a call now stands for this action, too.
 DROP FUNCTION counterfoil.add_ref(text, text, text, text);
