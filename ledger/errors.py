@@ -17,7 +17,8 @@ CounterfoilError (RuntimeError)
 └── LedgerUnavailable      Postgres could not be reached, or the connection was lost
 
 All subclass RuntimeError, which agent frameworks do not retry by default. Each has a stable `code` and an `exit_code`
-for the command line, and says what to do next.
+for the command line, an `http_status` for an application's own answers, and says what to do next. The same call again is
+safe after each of them, so a gateway that repeats a 429 or a 503 does no harm; a mistake has a status that nobody repeats.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class CounterfoilError(RuntimeError):
 
     code = "error"
     exit_code = 1
+    http_status = 500
 
     def __init__(self, message: str, *, fix: str = "") -> None:
         super().__init__(message if not fix else f"{message} {fix}")
@@ -40,6 +42,7 @@ class ConfigError(CounterfoilError):
 
     code = "config"
     exit_code = 2
+    http_status = 500
 
     def __init__(self, message: str, *, key: str = "", fix: str = "") -> None:
         super().__init__(message, fix=fix)
@@ -51,6 +54,7 @@ class ToolDefinitionError(CounterfoilError):
 
     code = "tool_definition"
     exit_code = 2
+    http_status = 500
 
     def __init__(self, message: str, *, file: str = "", line: int = 0, fix: str = "") -> None:
         super().__init__(f"{file}:{line}: {message}" if file else message, fix=fix)
@@ -59,15 +63,21 @@ class ToolDefinitionError(CounterfoilError):
 
 
 class ArgumentError(CounterfoilError):
-    """An argument is refused at the door, before any row; `path` is a place such as `$.items[2].name`."""
+    """An argument is refused at the door, before any row; `path` is a place such as `$.items[2].name`.
+
+    `reason` says what is wrong with it, in the validator's own sentence. That of a tool's own code may quote the value, so it
+    is in no message: tell it to whoever gave the argument, and log the message.
+    """
 
     code = "invalid_argument"
     exit_code = 2
+    http_status = 422
 
-    def __init__(self, message: str, *, path: str, code: str, fix: str = "") -> None:
+    def __init__(self, message: str, *, path: str, code: str, fix: str = "", reason: str = "") -> None:
         super().__init__(f"{path}: {message}", fix=fix)
         self.path = path
         self.code = code
+        self.reason = reason or (f"{message} {fix}" if fix else message)
 
 
 class StepConflict(CounterfoilError):
@@ -75,6 +85,7 @@ class StepConflict(CounterfoilError):
 
     code = "step_conflict"
     exit_code = 4
+    http_status = 409
 
 
 class StepRace(CounterfoilError):
@@ -82,6 +93,7 @@ class StepRace(CounterfoilError):
 
     code = "step_race"
     exit_code = 1
+    http_status = 503
 
 
 class IntentConflict(CounterfoilError):
@@ -89,6 +101,7 @@ class IntentConflict(CounterfoilError):
 
     code = "intent_conflict"
     exit_code = 4
+    http_status = 409
 
     def __init__(self, message: str, *, action_id: str, fix: str = "") -> None:
         super().__init__(message, fix=fix)
@@ -100,6 +113,7 @@ class RunTakenOver(CounterfoilError):
 
     code = "run_taken_over"
     exit_code = 4
+    http_status = 409
 
 
 class RunBusy(CounterfoilError):
@@ -107,6 +121,7 @@ class RunBusy(CounterfoilError):
 
     code = "run_busy"
     exit_code = 4
+    http_status = 409
 
 
 class NotAllowed(CounterfoilError):
@@ -114,18 +129,21 @@ class NotAllowed(CounterfoilError):
 
     code = "not_allowed"
     exit_code = 4
+    http_status = 403
 
 
 class LedgerLostTime(NotAllowed):
     """The caller was told of ends that are not on record: nothing of the run goes on before a person knows why."""
 
     code = "ledger_lost_time"
+    http_status = 409
 
 
 class LimitReached(NotAllowed):
     """A cap of the configuration is reached and nothing was recorded; `limit` is the setting that holds it."""
 
     code = "limit_reached"
+    http_status = 429
 
     def __init__(self, message: str, *, limit: str, fix: str = "") -> None:
         super().__init__(message, fix=fix)
@@ -134,6 +152,8 @@ class LimitReached(NotAllowed):
 
 class DecisionRefused(NotAllowed):
     """A person's decision does not stand, and changed nothing; `code` says why, such as changed, expired or decided."""
+
+    http_status = 409
 
     def __init__(self, message: str, *, code: str, fix: str = "") -> None:
         super().__init__(message, fix=fix)
@@ -145,6 +165,7 @@ class NotFound(CounterfoilError):
 
     code = "not_found"
     exit_code = 3
+    http_status = 404
 
 
 class LedgerUnavailable(CounterfoilError):
@@ -152,6 +173,7 @@ class LedgerUnavailable(CounterfoilError):
 
     code = "ledger_unavailable"
     exit_code = 5
+    http_status = 503
 
 
 class BrokerUnavailable(CounterfoilError):
@@ -159,3 +181,4 @@ class BrokerUnavailable(CounterfoilError):
 
     code = "broker_unavailable"
     exit_code = 5
+    http_status = 503

@@ -12,8 +12,11 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from counterfoil.ledger.canonical import load_stored
 from counterfoil.ledger.errors import ArgumentError
 from counterfoil.ledger.states import SETTLED, State
+from counterfoil.providers.sanitise import clean_text
 
 FIELD_CHARS_MAX = 200
+REASON_CHARS_MAX = 300
+"""Of the sentence that says what is wrong with an argument."""
 
 
 class Status(StrEnum):
@@ -67,7 +70,7 @@ class Result(BaseModel):
     """Nothing happened, and a corrected call may be made."""
     suspend: bool = False
     value: JsonValue = None
-    """The tool's declared result fields; of a call that a reviewer has rejected, the `reason`."""
+    """The tool's declared result fields; where a reviewer has rejected it, or an argument is refused, the `reason`."""
     code: str | None = None
     field: str | None = None
     arguments: dict[str, JsonValue] | None = None
@@ -139,13 +142,14 @@ def result_of(
 
 
 def refused(error: ArgumentError) -> Result:
-    """The answer to a model's bad argument: nothing was recorded and no step was used up."""
+    """The answer to a model's bad argument: nothing was recorded and no step was used up. `value` has the `reason`."""
     field = error.path.removeprefix("$").removeprefix(".")
     printable = "".join(char if char.isprintable() else "?" for char in field[:FIELD_CHARS_MAX])
     return Result(
         status=Status.FAILED,
         next_step=NextStep.CORRECT_ARGUMENTS,
         retry_allowed=True,
+        value={"reason": " ".join(clean_text(error.reason).split())[:REASON_CHARS_MAX]},
         code=error.code,
         field=printable or None,
     )

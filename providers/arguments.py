@@ -6,6 +6,7 @@ and no schema has them. Identity never comes from a model: the reserved names ar
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import typing
@@ -72,14 +73,26 @@ class Arguments:
         except ValidationError as exc:
             error = exc.errors(include_url=False, include_input=False, include_context=False)[0]
             kind = error["type"]
-            message, fix = "the value is refused" if kind in _OWN_WORDS else error["msg"], ""
-            if kind in _CODES and len(error["loc"]) == 1:
+            message, fix = error["msg"], ""
+            reason = message if kind in _OWN_WORDS else ""
+            if kind in _OWN_WORDS:
+                message = "the value is refused"
+            elif kind in _CODES and len(error["loc"]) == 1:
                 message = "the tool needs this argument" if kind == "missing" else "the tool has no such argument"
-                fix = f"It takes {', '.join(self.names) or 'none'}."
+                fix = self._what_it_takes(str(error["loc"][0]) if kind != "missing" else "")
             # `from None`: pydantic's own text quotes the value, and arguments reach no log.
             raise ArgumentError(
-                f"{message}.", path=_path(error["loc"]), code=_CODES.get(kind, "invalid_argument"), fix=fix
+                f"{message}.",
+                path=_path(error["loc"]),
+                code=_CODES.get(kind, "invalid_argument"),
+                fix=fix,
+                reason=reason.removeprefix("Value error, ").removeprefix("Assertion failed, "),
             ) from None
+
+    def _what_it_takes(self, given: str) -> str:
+        [near, *_] = [*difflib.get_close_matches(given, self.names, 1), ""]
+        takes = f"It takes {', '.join(self.names) or 'none'}."
+        return f"Did you mean {near}? {takes}" if near else takes
 
 
 def arguments_of(function: Callable[..., object]) -> tuple[Arguments, dict[str, object]]:

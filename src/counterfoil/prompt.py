@@ -15,7 +15,8 @@ Your tools act on real systems through a ledger. Every answer has a `status` and
 what a reviewer has changed.
 - pending, uncertain: it was recorded, and may have happened. This is no error. Do not try again with other words, another \
 tool or smaller steps: the same action is found, nothing is gained. Go on with what does not depend on it, or end your turn.
-- failed: it surely did not happen. Correct `field` only if `retry_allowed` is true; else tell the user.
+- failed: it surely did not happen. Correct `field` only if `retry_allowed` is true (`value.reason` says what is wrong with \
+it); else tell the user.
 - blocked: nothing was recorded for this call. `next_step` says what comes first: wait for the other action, read `unseen`, \
 or end your turn, since a plan is prepared and a person decides before anything goes past it.
 - awaiting_approval: a person decides about exactly this. End your turn; never ask for the same thing in another way.

@@ -154,6 +154,15 @@ def test_refused_argument_names_the_field_as_the_caller_wrote_it() -> None:
     assert refused(ArgumentError("no", path="$", code="not_an_object")).field is None
 
 
+def test_a_bad_argument_is_told_with_the_validator_s_sentence() -> None:
+    """One line of at most 300 characters that a terminal is not moved by."""
+    told = refused(ArgumentError("is\x1b no\nnumber.", path="$.n", code="x", fix="Give one." + "!" * 1000))
+    assert isinstance(told.value, dict)
+    reason = str(told.value["reason"])
+    assert reason.startswith("is no number. Give one.!!")
+    assert len(reason) == 300
+
+
 REJECTED = {"last_error_code": "rejected_by_reviewer", "change_reason": "wrong order", "superseded_by": None}
 
 
