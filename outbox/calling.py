@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from counterfoil.outbox.steps import Blocked
 from counterfoil.outbox.threads import Threads
 from counterfoil.outbox.waiting import Deadline, Waiter
 from counterfoil.providers.contract import ToolClass
+from counterfoil.providers.coroutines import run
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
 
@@ -125,6 +127,19 @@ class Calls:
         call = PlacedCall(checked, _wanted(checked, asked), visit, asked.note or "")
         return self._met(call, opened(), until)
 
+    async def performed_in_loop(self, asked: Asked) -> Answer | None:
+        """A pure tool that is a coroutine, in its caller's own event loop; None: it is another kind of tool."""
+        spec = self.shared.registry.get(asked.tool)
+        if spec.cls is not ToolClass.PURE or not inspect.iscoroutinefunction(spec.function):
+            return None
+        self._check_names(asked)
+        try:
+            bound = spec.bind(checked_arguments(spec, asked.arguments, rules=self.shared.rules))
+        except ArgumentError as error:
+            return Answer(refused(error))
+        value = await spec.function(**bound)
+        return Answer(Result(status=Status.SUCCEEDED, value=to_jsonable_python(value)))
+
     def hand_over(self, visit: Visit, answer: Answer) -> Result:
         """The caller has the result from now on, with the token of all that it has been told by then."""
         ends = self.ends(answer.tells)
@@ -179,7 +194,9 @@ class Calls:
             bound = spec.bind(checked_arguments(spec, arguments, rules=self.shared.rules))
         except ArgumentError as error:
             return refused(error)
-        return Result(status=Status.SUCCEEDED, value=to_jsonable_python(spec.function(**bound)))
+        value = spec.function(**bound)
+        value = run(value) if inspect.iscoroutine(value) else value
+        return Result(status=Status.SUCCEEDED, value=to_jsonable_python(value))
 
     def _met(self, call: PlacedCall, epoch: object, until: Deadline) -> Answer:
         """Asks the ledger until the call has its action, waiting for others that hold it back."""

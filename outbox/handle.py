@@ -343,7 +343,9 @@ class Run:
 
         work = partial(self._calls.answer, asked, visit, self._open, until)
         try:
-            answer = await self._shared.threads.run(work, on_cancel=drop)
+            answer = await self._calls.performed_in_loop(asked)
+            if answer is None:
+                answer = await self._shared.threads.run(work, on_cancel=drop)
         except asyncio.CancelledError:
             raise
         except BaseException:

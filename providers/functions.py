@@ -1,4 +1,4 @@
-"""Decides what a person's own function proves: its return value, its exception and its look-up, as outcome and finding.
+"""What a person's own function proves: its return value, its exception and its look-up, as outcome and finding.
 
 The function makes one request per call and leaves retries and redirects of its client off: a refused second request
 would say nothing about the first.
@@ -15,6 +15,7 @@ from typing import assert_never, cast
 from pydantic import BaseModel
 
 from counterfoil.providers.contract import OTHER_KEY, Call, Of
+from counterfoil.providers.coroutines import CoroutineTimeout, run
 from counterfoil.providers.outcomes import (
     VERSION_CHARS_MAX,
     Absent,
@@ -42,37 +43,37 @@ RECEIPTS_MAX = 20
 
 
 class FunctionAdapter:
-    """Runs one tool's own function, and its look-up. Time limits are the function's own: `timeout_s` binds nothing here."""
+    """Runs one tool's own function, and its look-up. A plain function's time limits are its own: `timeout_s` binds nothing
+    there. A coroutine is cancelled after it."""
 
     def __init__(self, spec: ToolSpec) -> None:
         self._spec = spec
 
     def send(self, call: Call, *, timeout_s: float) -> Outcome:
         """Calls the function once. Never raises for an answer."""
-        del timeout_s
         try:
             arguments = self._spec.bind(call.arguments)
             injected = self._injected(call)
         except Exception as exc:  # noqa: BLE001 - recorded arguments that this process cannot read: nothing was sent yet
             return NotSent(f"bind_{type(exc).__name__}")
         try:
-            answer = self._spec.function(**arguments, **injected)
+            answer = _called(self._spec.function, timeout_s, **arguments, **injected)
+        except CoroutineTimeout:
+            return Uncertain("read_timeout", evidence="CoroutineTimeout")
         except Exception as exc:  # noqa: BLE001 - whatever a tool's code raises is evidence, and by default it proves nothing
             return outcome_of_exception(exc)
         return self._outcome_of(answer)
 
     def lookup(self, calls: Sequence[Call], *, timeout_s: float) -> Mapping[str, Finding]:
         """Asks for each call in turn; a look-up that raises is Unknown."""
-        del timeout_s
-        return {call.action_id: self._ask(call) for call in calls}
+        return {call.action_id: self._ask(call, timeout_s) for call in calls}
 
     def fetch(self, call: Call, receipt: str, *, timeout_s: float) -> Finding | None:
         """Looks up what happened under the call's key, and takes the one of that receipt, of several too."""
-        del timeout_s
         lookup = self._spec.lookup
         if not callable(lookup):
             return None
-        answer = lookup(**self._lookup_arguments(lookup, call))
+        answer = _called(lookup, timeout_s, **self._lookup_arguments(lookup, call))
         several = list(cast("Sequence[object]", answer)) if isinstance(answer, list | tuple) else None
         if several:
             answer = next((item for item in several if self._receipt_of(item) == receipt), several)
@@ -94,7 +95,7 @@ class FunctionAdapter:
         if not callable(read):
             return Unreadable("no_version")
         try:
-            answer = read(**self._version_arguments(read, call))
+            answer = _called(read, timeout_s, **self._version_arguments(read, call))
         except Exception as exc:  # noqa: BLE001 - a failed reading is no version, whatever failed in it
             return Unreadable(_code(type(exc).__name__))
         return version_of(answer) if time.monotonic() <= until_s else Unreadable("read_timeout")
@@ -119,12 +120,12 @@ class FunctionAdapter:
                 return Succeeded(receipt, clean_fields(answer, self._spec.result_fields))
         return Uncertain("no_receipt", evidence=type(answer).__name__)
 
-    def _ask(self, call: Call) -> Finding:
+    def _ask(self, call: Call, timeout_s: float) -> Finding:
         lookup = self._spec.lookup
         if not callable(lookup):
             return Unknown("no_lookup")
         try:
-            return self._finding_of(lookup(**self._lookup_arguments(lookup, call)))
+            return self._finding_of(_called(lookup, timeout_s, **self._lookup_arguments(lookup, call)))
         except Exception as exc:  # noqa: BLE001 - a failed look-up proves nothing, whatever failed in it
             return Unknown(type(exc).__name__)
 
@@ -171,6 +172,12 @@ class FunctionAdapter:
     def _receipt_of(self, item: object) -> str:
         outcome = self._outcome_of(item)
         return outcome.id if isinstance(outcome, Succeeded) else "unknown"
+
+
+def _called(function: Callable[..., object], timeout_s: float, **arguments: object) -> object:
+    """What the function returns; of a coroutine, what it comes to."""
+    answer = function(**arguments)
+    return run(answer, timeout_s=timeout_s) if inspect.iscoroutine(answer) else answer
 
 
 def version_of(answer: object) -> Reading:

@@ -160,8 +160,8 @@ def _lookup_function(spec: ToolSpec) -> Callable[..., object] | bool | None:
         if isinstance(spec.lookup, str):
             raise _refused(spec, f"its look-up {spec.lookup!r} is no function of the same module", "")
         return function
-    if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
-        raise _refused(spec, f"its look-up {spec.lookup!r} is no plain function", "")
+    if not inspect.isfunction(function) or inspect.isasyncgenfunction(function):
+        raise _refused(spec, f"its look-up {spec.lookup!r} is no function", "")
     for name, parameter in inspect.signature(function).parameters.items():
         known = name in LOOKUP_INJECTED or name in spec.arguments.names
         if not known and parameter.default is parameter.empty:
@@ -178,10 +178,8 @@ def _version_function(spec: ToolSpec) -> Callable[..., object] | bool | None:
     function: object = spec.resource_version
     if isinstance(function, str):
         function = vars(importlib.import_module(spec.function.__module__)).get(function)
-    if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
-        raise _refused(
-            spec, f"its resource_version {spec.resource_version!r} is no plain function of the same module", ""
-        )
+    if not inspect.isfunction(function) or inspect.isasyncgenfunction(function):
+        raise _refused(spec, f"its resource_version {spec.resource_version!r} is no function of the same module", "")
     for name, parameter in inspect.signature(function).parameters.items():
         known = name in spec.arguments.names or (name == "of" and spec.takes_of)
         if not known and parameter.default is parameter.empty:

@@ -173,8 +173,8 @@ class _Declaration:
 
     def kind(self) -> ToolClass:
         """The tool's class, after the form of the declaration itself."""
-        if not inspect.isfunction(self.function) or inspect.iscoroutinefunction(self.function):
-            self.refuse("only a plain `def` function can be a tool")
+        if not inspect.isfunction(self.function) or inspect.isasyncgenfunction(self.function):
+            self.refuse("only a function can be a tool, `def` or `async def`", fix="Return the answer; yield nothing.")
         for keyword in self.given:
             if keyword not in Keywords.__annotations__:
                 self.refuse(f"unknown keyword `{keyword}`.", fix=_nearest(keyword, tuple(Keywords.__annotations__)))

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,7 +95,10 @@ def with_untyped(order_id, *, key: str) -> dict[str, object]: ...  # type: ignor
 def with_unknown_type(order_id: Nowhere) -> dict[str, object]: ...  # type: ignore[name-defined]  # noqa: F821
 def with_socket_type(order_id: types.ModuleType) -> dict[str, object]: ...
 def with_no_key(order_id: str) -> dict[str, object]: ...
-async def with_async(order_id: str, *, key: str) -> dict[str, object]: ...
+async def with_stream(order_id: str, *, key: str) -> AsyncIterator[str]:
+    yield order_id
+
+
 def with_of_only(order_id: str, *, key: str, of: str) -> dict[str, object]: ...
 
 
@@ -147,7 +150,7 @@ def with_of_only(order_id: str, *, key: str, of: str) -> dict[str, object]: ...
         (with_unknown_type, {}, "its annotations cannot be resolved"),
         (with_socket_type, {}, "pydantic cannot make an argument model"),
         (with_no_key, {}, "does not take one"),
-        (with_async, {}, "only a plain `def` function"),
+        (with_stream, {}, "only a function can be a tool"),
     ],
 )
 def test_a_bad_declaration_is_refused_with_its_place(

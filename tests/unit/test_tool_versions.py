@@ -160,7 +160,7 @@ def conditional(invoice: str, *, expected_version: str | None) -> dict[str, str]
     [
         (settle, {"resource_version": True}, "the function that reads it"),
         (settle, {"resource_version": lambda_version, "adapter": "x:Y"}, "True"),
-        (settle, {"resource_version": "missing"}, "no plain function"),
+        (settle, {"resource_version": "missing"}, "no function of the same module"),
         (settle, {"resource_version": lambda other: other}, "takes 'other'"),
         (conditional, {}, "nothing reads one"),
     ],
