@@ -84,6 +84,24 @@ def test_the_next_one_sees_nothing_of_it(counterfoil, sandbox, clock):
         assert run.call("stripe_charge", CHARGE, wait_s=20).status != "succeeded"
     assert sandbox.stripe.count("charges") == 0
 """,
+    "test_handler.py": """
+import psycopg
+
+
+def handler(counterfoil, url, ends):
+    with psycopg.connect(url) as conn:
+        conn.execute("CREATE TABLE IF NOT EXISTS orders (id text)")
+        conn.execute("INSERT INTO orders VALUES ('1182')")
+        counterfoil.enqueue(conn, "ship", {"order": "1182"}, tenant="acme", run="order-1182", step="ship", actor="shop")
+        getattr(conn, ends)()
+
+
+def test_a_handler_s_own_connection(counterfoil, counterfoil_url, sandbox):
+    for ends, shipments in (("rollback", 0), ("commit", 1), ("commit", 1)):
+        handler(counterfoil, counterfoil_url, ends)
+        counterfoil.settle()
+        assert sandbox.count("shipments") == shipments
+""",
     "test_person.py": """
 def test_what_waits_for_a_person(counterfoil):
     with counterfoil.run("ticket-1182", tenant="acme", actor="bot") as run:
@@ -123,6 +141,12 @@ def test_an_agent_s_tests_run_the_fleet_without_a_wait(tmp_path: Path) -> None:
     done = run(tmp_path, "test_agent.py", "test_own.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
+
+
+def test_a_handler_that_opens_its_own_connection(tmp_path: Path) -> None:
+    """By the public address: its own table and the intent commit together or not at all."""
+    done = run(tmp_path, "test_handler.py")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_no_real_person_is_told_by_a_test(tmp_path: Path) -> None:

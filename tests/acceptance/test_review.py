@@ -348,3 +348,27 @@ def test_what_is_listed_and_shown(
 def _as_reader(database: Database) -> Any:
     url = database.url("reader")
     return lambda *_: url
+
+
+def test_what_to_search_for_is_shown(doubted: Any, cli: Any, sql: Any) -> None:
+    """The key in its forms, and with --arguments what was asked for."""
+    action_id = doubted()
+    [(key,)] = sql("SELECT key FROM counterfoil.action WHERE action_id = %s", action_id)
+    page = shown(cli, action_id)
+    assert (page["search_for"]["key"], page["search_for"]["label"]) == (key, f"cf-{key}")
+    assert "arguments" not in page
+    code, told = cli("review", "show", action_id, "--arguments")
+    assert (code, f"key           {key}" in told, '"usd"' in told) == (0, True, True)
+    code, told = cli("action", "show", action_id, "--arguments")
+    assert (code, f"label: cf-{key}" in told) == (0, True)
+
+
+def test_a_mail_s_message_id_is_shown(tmp_path: Path) -> None:
+    """By the sender's domain in the settings; without one, the key's other forms."""
+    from counterfoil.cli.searched import forms_of
+
+    key, config = "0123456789abcdef" * 2, tmp_path / "counterfoil.toml"
+    config.write_text('[providers.email]\nemail = "shop@shop.example"\n')
+    assert forms_of(key, "email", config)["message_id"] == f"<cf-{key}@shop.example>"
+    assert set(forms_of(key, "stripe", config)) == {"key", "label", "uuid"}
+    assert forms_of(None, "email", config) == {}

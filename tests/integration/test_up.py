@@ -101,6 +101,7 @@ def test_up_acts_and_down_leaves_nothing(cli: Cli, project: Path) -> None:
         pytest.raises(psycopg.errors.InsufficientPrivilege),
     ):
         agent.execute("UPDATE counterfoil.action SET state = 'succeeded'")
+    _app_keeps_its_own_tables(json.loads(cli("up", "--env", "--as", "app", "--json").stdout))
     result = charge(env)
     assert result["status"] == "succeeded"
     [action] = json.loads(cli("action", "list", "--json").stdout)
@@ -130,6 +131,18 @@ def test_up_acts_and_down_leaves_nothing(cli: Cli, project: Path) -> None:
     assert away.returncode == 5
     assert "counterfoil up" in away.stderr
     assert cli("up", "--env").returncode == 5
+
+
+def _app_keeps_its_own_tables(env: dict[str, str]) -> None:
+    """An application's login makes tables in a schema of its own, and writes nothing of the ledger's."""
+    with psycopg.connect(env["COUNTERFOIL_DATABASE__URL"]) as app:
+        app.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        [where] = app.execute("SELECT to_regclass('app.orders')::text").fetchone() or [None]
+        assert where == "orders", "in its own schema, which it finds first"
+        app.execute("INSERT INTO orders VALUES (1)")
+        app.commit()
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            app.execute("UPDATE counterfoil.action SET state = 'succeeded'")
 
 
 def charge(env: dict[str, str], order: str = "1182") -> dict[str, Any]:

@@ -66,7 +66,8 @@ def list_actions(
 def show(
     action_id: ActionId,
     arguments: Annotated[
-        bool, typer.Option("--arguments", help="Also its arguments, receipt and result; readers may not.")
+        bool,
+        typer.Option("--arguments", help="Also arguments, receipt, result and what to search for; readers may not."),
     ] = False,
     json_: AsJson = False,
     config: ConfigPath = None,
@@ -77,14 +78,22 @@ def show(
     counterfoil action show act_k3v7…
     counterfoil action show act_k3v7… --arguments
     """
+    from counterfoil.cli.searched import forms_of
+    from counterfoil.ledger.queries import load
+
     with place.open_ledger(config, "operator" if arguments else "reader") as ledger:
         action = read_action(ledger, action_id)
         shown = _shown(ledger, action, arguments=arguments)
+        if arguments:
+            found = ledger.row(load("counterfoil.cli", "sql/show.sql")["searched_in_action"], {"action_id": action_id})
+            shown["search_for"] = forms_of(None if found is None else found["key"], action["provider"], config)
     if json_:
         return as_json(shown)
     _print_action(action)
     for name in ("arguments", "receipt", "result") if arguments else ():
         say(f"{name}: {clean(_compact(shown[name]))}")
+    for name, form in (shown.get("search_for") or {}).items():
+        say(f"{name.replace('_', '-')}: {form}")
     _print_decisions(shown["decisions"])
     say()
     _print_attempts(shown["attempts"])

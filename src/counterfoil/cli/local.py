@@ -26,7 +26,7 @@ DETACH_WAIT_S = 120.0
 """A first start on a slow machine; the process that starts has shorter waits of its own."""
 
 DemoHalf = Literal["naive", "counterfoil"]
-Shell = Literal["agent", "operator", "operator2"]
+Shell = Literal["agent", "app", "operator", "operator2"]
 
 
 def up(
@@ -44,7 +44,11 @@ def up(
     env: Annotated[bool, typer.Option("--env", help="Print what an agent's shell needs, start nothing.")] = False,
     as_: Annotated[
         Shell,
-        typer.Option("--as", help="With --env: whose shell. operator2 is a second person's, with a login of its own."),
+        typer.Option(
+            "--as",
+            help="With --env: whose shell. app is an application's, an agent's login with a schema `app` for tables of its"
+            " own; operator2 a second person's.",
+        ),
     ] = "agent",
     json_: AsJson = False,
 ) -> None:
@@ -57,6 +61,7 @@ def up(
     counterfoil up
     counterfoil up --tools myapp.tools --tenant acme --tenant globex
     counterfoil up --detach && eval "$(counterfoil up --env)"
+    eval "$(counterfoil up --env --as app)"
     """
     from counterfoil.stack.up import Choices, keeper
 

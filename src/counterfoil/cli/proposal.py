@@ -94,7 +94,12 @@ def show(proposal: ProposalId, json_: AsJson = False, config: ConfigPath = None)
 @app.command()
 def approve(
     proposal: ProposalId,
-    digest: Annotated[str, typer.Option("--digest", metavar="HEX", help="What `show` ended with: 16 digits or all.")],
+    digest: Annotated[
+        str | None,
+        typer.Option(
+            "--digest", metavar="HEX", help="What `show` ended with: 16 digits or all. Needed but for --dry-run."
+        ),
+    ] = None,
     reason: Why = None,
     amount_max_minor: Annotated[
         int | None,
@@ -125,6 +130,13 @@ def approve(
         name = _id_of(ledger, proposal)
         if dry_run:
             return _dry_run(_found(ledger, name, config), "ready when it is its turn", digest=digest, json_=json_)
+        if digest is None:
+            raise ArgumentError(
+                "say which text you approve, by its digest.",
+                path="--digest",
+                code="usage",
+                fix=f"`counterfoil proposal show {name}` ends with it: `counterfoil proposal approve {name} --digest …`.",
+            )
         decided = people.approve(
             ledger,
             name,
@@ -182,11 +194,16 @@ def reject(
 @app.command()
 def edit(
     proposal: ProposalId,
-    step: Annotated[int, typer.Option("--step", metavar="N", min=1, help="Which step, as `show` numbers them.")],
     changes: Annotated[
         list[str],
         typer.Option("--set", metavar="NAME=VALUE", help="An argument: JSON, or text where a text stands. Repeatable."),
     ],
+    step: Annotated[
+        int | None,
+        typer.Option(
+            "--step", metavar="N", min=1, help="Which step, as `show` numbers them. Needed where it has several."
+        ),
+    ] = None,
     reason: Why = None,
     digest: Annotated[
         str | None, typer.Option("--digest", metavar="HEX", help="Only if it is still what was shown.")
@@ -200,7 +217,8 @@ def edit(
     told what really ran.
 
     \b
-    counterfoil proposal edit P-7Q2A --step 1 --set amount_minor=300 --reason "half of it"
+    counterfoil proposal edit P-7Q2A --set amount_minor=300 --reason "half of it"
+    counterfoil proposal edit P-7Q2A --step 2 --set amount_minor=300
     """
     from counterfoil.cli.proposal_page import differences
     from counterfoil.outbox.setup import door_rules
@@ -210,6 +228,7 @@ def edit(
     with place.open_ledger(config, "operator") as ledger:
         name = _id_of(ledger, proposal)
         shown = people.show(ledger, name, registry=registry)
+        step = step or _only_step(shown)
         recorded = next((each.step.arguments for each in shown.steps if each.step.place == step), "{}")
         edited = people.edit(
             ledger,
@@ -236,6 +255,20 @@ def edit(
     else:
         say(f"digest {edited.shown.digest_shown}")
     return None
+
+
+def _only_step(shown: Shown) -> int:
+    """The step of a proposal that has one. Raises ArgumentError with all of them where it has several."""
+    places = [each.step.place for each in shown.steps]
+    if len(places) == 1:
+        return int(places[0] or 1)
+    steps = "; ".join(f"{each.step.place} {each.step.tool} ({clean(each.step.step)})" for each in shown.steps)
+    raise ArgumentError(
+        f"{shown.proposal.proposal_id} has {len(places)} steps: {steps}.",
+        path="--step",
+        code="usage",
+        fix="Say which one, `--step N`.",
+    )
 
 
 def _id_of(ledger: Ledger, typed: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from counterfoil.cli import place
 from counterfoil.cli.action import ActionId, print_sentences, read_action, terms_of
 from counterfoil.cli.options import AsJson, ConfigPath, Limit, Tenant, group
 from counterfoil.cli.output import as_json, clean, distance, note, say, stamp, stop, table
+from counterfoil.cli.searched import forms_of
 from counterfoil.ledger.states import State
 
 if TYPE_CHECKING:
@@ -69,14 +71,22 @@ def list_reviews(tenant: Tenant = None, limit: Limit = 50, json_: AsJson = False
 
 
 @app.command()
-def show(action_id: ActionId, json_: AsJson = False, config: ConfigPath = None) -> None:
+def show(
+    action_id: ActionId,
+    arguments: Annotated[bool, typer.Option("--arguments", help="Also its arguments; readers may not.")] = False,
+    json_: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
     """Show the evidence: what was sent and when, what each look-up showed, who has said what, and what each verb would do.
+
+    Ends with what to search for at the provider: the key in the forms in which it is shown there.
 
     \b
     counterfoil review show act_k3v7…
+    counterfoil review show act_k3v7… --arguments
     """
     with place.open_ledger(config, "operator") as ledger:
-        page = _page(ledger, action_id, config)
+        page = _page(ledger, action_id, config, arguments=arguments)
     if json_:
         as_json(page.to_json())
     else:
@@ -218,6 +228,9 @@ class Page:
     candidates: list[str]
     requests: list[Row]
     verbs: list[Would]
+    searched: dict[str, str]
+    """What to search for at the provider."""
+    arguments: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -229,6 +242,8 @@ class Page:
             "candidates": self.candidates,
             "requests": self.requests,
             "verbs": [{"verb": w.verb, "would": w.text, "counts_from": w.counts_from} for w in self.verbs],
+            "search_for": self.searched,
+            **({} if self.arguments is None else {"arguments": self.arguments}),
         }
 
     def print(self) -> None:
@@ -257,6 +272,16 @@ class Page:
         for w in self.verbs:
             when = f"; counts from {stamp(w.counts_from)} on" if w.counts_from else ""
             say(f"  {w.verb.replace('_', '-'):<13} {w.text}{when}")
+        if self.searched:
+            say()
+            say("What to search for at the provider")
+        for name, form in self.searched.items():
+            say(f"  {name.replace('_', '-'):<13} {form}")
+        if self.arguments is not None:
+            say()
+            say("Arguments")
+        for name, value in (self.arguments or {}).items():
+            say(f"  {clean(name):<13} {clean(json.dumps(value, ensure_ascii=False))}")
 
     def _print_requests(self) -> None:
         if self.requests:
@@ -279,7 +304,7 @@ class Page:
             )
 
 
-def _page(ledger: Ledger, action_id: str, config: Path | None) -> Page:
+def _page(ledger: Ledger, action_id: str, config: Path | None, *, arguments: bool) -> Page:
     from counterfoil.cli.explain import explain
     from counterfoil.ledger import reviews
     from counterfoil.ledger.queries import load
@@ -293,6 +318,7 @@ def _page(ledger: Ledger, action_id: str, config: Path | None) -> Page:
     sent = reviews.sent_in_full(ledger, action_id) if in_full else attempts
     terms = terms_of(action, config)
     verbs: list[Would] = []
+    searched = (ledger.row(own["searched_in_action"], wanted) if in_full or arguments else None) or {}
     if action["state"] == State.OPERATOR_REVIEW and in_full:
         proved, may_give_up = reviews.evidence_on(ledger, action_id)
         verbs = would(action, terms.contract, can_fetch=terms.can_fetch, sent=proved, may_give_up=may_give_up)
@@ -303,6 +329,8 @@ def _page(ledger: Ledger, action_id: str, config: Path | None) -> Page:
         candidates=_candidates(sent, history),
         requests=reviews.requests_about(ledger, action_id, in_full=in_full),
         verbs=verbs,
+        searched=forms_of(searched.get("key"), action["provider"], config),
+        arguments=json.loads(searched["arguments"]) if arguments else None,
     )
 
 

@@ -22,6 +22,8 @@ class Login:
     name: str
     as_: roles.Group
     tenants: tuple[str, ...] | None = ("*",)
+    schema: str | None = None
+    """A schema of its own, where it makes its tables and finds them first."""
 
 
 LOGINS = (
@@ -32,7 +34,10 @@ LOGINS = (
 )
 """Every process logs in under the role of its job, on one machine too: what it must not do is refused there as well."""
 
-LOCAL_LOGINS = (*LOGINS, Login("operator2", "cf_operator2", "operator"))
+APP = Login("app", "cf_app", "agent", None, schema="app")
+"""An application that keeps its own tables beside the ledger, and records intents in its own transactions."""
+
+LOCAL_LOGINS = (*LOGINS, Login("operator2", "cf_operator2", "operator"), APP)
 """What `counterfoil up` makes: a second person's as well, since two of one login are one where two must approve."""
 
 
@@ -59,6 +64,8 @@ def prepare_database(
             _set_password(urls, login.name, home.secret(login.name))
             for tenant in tenants if login.tenants is None else login.tenants:
                 roles.grant(owner_url, login.name, as_=login.as_, tenant=tenant)
+            if login.schema is not None:
+                _give_schema(owner_url, login.name, login.schema)
     return {role: database_url(home, urls, name, role, logins=logins) for role in ("owner", *(x.role for x in logins))}
 
 
@@ -74,6 +81,13 @@ def _create_database(urls: Urls, name: str) -> None:
     with psycopg.connect(urls.postgres, autocommit=True) as connection:
         if connection.execute("SELECT FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+
+def _give_schema(owner_url: str, login: str, schema: str) -> None:
+    with psycopg.connect(owner_url) as connection:
+        names = sql.Identifier(schema), sql.Identifier(login)
+        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {} AUTHORIZATION {}").format(*names))
+        connection.execute(sql.SQL("ALTER ROLE {1} SET search_path = {0}").format(*names))
 
 
 def _set_password(urls: Urls, login: str, password: str) -> None:

@@ -21,6 +21,8 @@ class PlayedCounterfoil(Counterfoil):
 
     def __init__(self, database: str, *, world: World) -> None:
         super().__init__(database, settings=world.settings, registry=world.registry)
+        self.url = database
+        """Where it connects, under an agent's login with a schema of its own: for handlers that open their own connection."""
         self.world = world
         self._playing = threading.Lock()
         self._waiter = _PlayedWaiter(self)

@@ -1,4 +1,4 @@
-"""Pytest fixtures for tests of agents: `counterfoil`, `sandbox` and `clock`. Needs the extra `local`.
+"""Pytest fixtures for tests of agents: `counterfoil`, `counterfoil_url`, `sandbox` and `clock`. Needs the extra `local`.
 
 Say `pytest_plugins = ["counterfoil.testing.plugin"]` in a conftest.py, or `pytest -p counterfoil.testing.plugin`. It is no
 entry point: pytest would rewrite the assertions of the whole package then, for everybody who has it installed. Nothing is
@@ -57,7 +57,7 @@ def counterfoil_doubles() -> Sequence[str]:
 def counterfoil_services() -> Iterator[tuple[Home, Urls]]:
     """Postgres and Valkey for the session, in a folder of their own."""
     try:
-        from counterfoil.stack.databases import prepare_database
+        from counterfoil.stack.databases import LOCAL_LOGINS, prepare_database
         from counterfoil.stack.home import home
         from counterfoil.stack.services import Services
     except ModuleNotFoundError as missing:
@@ -67,7 +67,7 @@ def counterfoil_services() -> Iterator[tuple[Home, Urls]]:
         own = home(Path(folder), environ={"COUNTERFOIL_HOME": f"{folder}/home"})
         try:
             urls = Services.start(own)
-            prepare_database(own, urls, _TEMPLATE, TENANTS)
+            prepare_database(own, urls, _TEMPLATE, TENANTS, logins=LOCAL_LOGINS)
             yield own, urls
         finally:
             Services.stop(own)
@@ -110,7 +110,7 @@ def counterfoil(
     from counterfoil.providers.registry import Registry
     from counterfoil.settings import Settings
     from counterfoil.settings_sources import read_file
-    from counterfoil.stack.databases import database_url
+    from counterfoil.stack.databases import LOCAL_LOGINS, database_url
     from counterfoil.stack.project import KEY_SECRET, MailUrls, write_config
     from counterfoil.testing.played import PlayedCounterfoil
     from counterfoil.testing.world import World
@@ -139,11 +139,21 @@ def counterfoil(
             sandbox=sandbox,
             registry=Registry.load(settings.tools, settings.http),
         )
-        played = PlayedCounterfoil(database_url(home, urls, name, "agent"), world=world)
+        played = PlayedCounterfoil(database_url(home, urls, name, "app", logins=LOCAL_LOGINS), world=world)
         yield played
         played.close()
         world.close()
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
+
+
+@pytest.fixture
+def counterfoil_url(counterfoil: PlayedCounterfoil) -> str:
+    """A libpq URL of this test's database, for a handler's own connection or an application's engine.
+
+    It is an agent's login: it records intents for the tenants of the tests and writes nothing else of the ledger. Its schema
+    `app` is its own, for the application's tables.
+    """
+    return counterfoil.url
 
 
 @pytest.fixture
