@@ -173,7 +173,7 @@ def test_a_missing_extra_says_how_to_get_it(cli: Cli, monkeypatch: pytest.Monkey
     monkeypatch.setattr("counterfoil.cli.place.load_settings", lambda _config: refuse())
     answer = cli("config", "show")
     assert answer.code == 2
-    assert f"counterfoil[{EXTRAS[package]}]" in answer.err
+    assert f"'.[{EXTRAS[package]}]'" in answer.err
 
 
 @pytest.mark.parametrize("argv", [("bogus",), ("action", "list", "--bogus"), ("action", "show"), ("db", "grant", "x")])

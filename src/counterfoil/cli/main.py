@@ -118,7 +118,7 @@ def _missing(error: ModuleNotFoundError) -> CounterfoilError:
     if package in EXTRAS:
         return ConfigError(
             f"this needs the package {package}, which is not installed.",
-            fix=f"pip install 'counterfoil[{EXTRAS[package]}]'",
+            fix=f"In Counterfoil's clone: pip install '.[{EXTRAS[package]}]'",
         )
     return _unexpected(error)
 

@@ -45,7 +45,7 @@ def valkey_server(home: Home) -> Path:
 def _package(name: str) -> Path:
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise StackError(f"The package {name} is not installed.", fix="pip install 'counterfoil[local]'.")
+        raise StackError(f"The package {name} is not installed.", fix="In Counterfoil's clone: pip install '.[local]'.")
     return Path(next(iter(spec.submodule_search_locations)))
 
 

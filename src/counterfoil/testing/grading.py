@@ -115,7 +115,7 @@ def _given_or_running(subject: Subject, sandbox: Sandbox | None) -> Iterator[San
 
     if find_spec("aiohttp") is None:
         raise ModuleNotFoundError(
-            "a sandbox of its own needs aiohttp: pip install 'counterfoil[sandbox]'", name="aiohttp"
+            "a sandbox of its own needs aiohttp: pip install '.[sandbox]' in Counterfoil's clone", name="aiohttp"
         )
     doubles = [subject.double] if subject.double else []
     with (

@@ -61,7 +61,7 @@ def counterfoil_services() -> Iterator[tuple[Home, Urls]]:
         from counterfoil.stack.home import home
         from counterfoil.stack.services import Services
     except ModuleNotFoundError as missing:
-        pytest.fail(f"these fixtures need {missing.name}: pip install 'counterfoil[local]'", pytrace=False)
+        pytest.fail(f"these fixtures need {missing.name}: pip install '.[local]' in Counterfoil's clone", pytrace=False)
     with tempfile.TemporaryDirectory(prefix="counterfoil-pytest-") as folder:
         Path(folder).chmod(0o755)  # as root the servers run as another user, who must get in; what is inside is closed
         own = home(Path(folder), environ={"COUNTERFOIL_HOME": f"{folder}/home"})
