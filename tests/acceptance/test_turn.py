@@ -79,7 +79,7 @@ def test_a_response_that_was_lost_and_sampled_again_finds_what_it_began(run: Run
         world.settle()
     again = [
         run.call("refund", {"order": "1", "reason": reason}, turn="t2", ref=ref, seen=[], wait_s=0)
-        for ref, reason in (("a", "it is broken"), ("b", "late"))
+        for ref, reason in (("a", "late"), ("b", "it is broken"))
     ]
     assert [answer.status for answer in again] == [Status.SUCCEEDED] * 2
     assert {answer.action_id for answer in again} == {row["action_id"] for row in run.so_far()}
