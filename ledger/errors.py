@@ -23,6 +23,9 @@ safe after each of them, so a gateway that repeats a 429 or a 503 does no harm; 
 
 from __future__ import annotations
 
+_REASON_CHARS_MAX = 300
+"""Of the sentence that says what is wrong with an argument."""
+
 
 class CounterfoilError(RuntimeError):
     """Base of all errors that Counterfoil raises on purpose."""
@@ -65,8 +68,8 @@ class ToolDefinitionError(CounterfoilError):
 class ArgumentError(CounterfoilError):
     """An argument is refused at the door, before any row; `path` is a place such as `$.items[2].name`.
 
-    `reason` says what is wrong with it, in the validator's own sentence. That of a tool's own code may quote the value, so it
-    is in no message: tell it to whoever gave the argument, and log the message.
+    `reason` says what is wrong with it, in the validator's own sentence: one line, at most 300 characters. That of a
+    tool's own code may quote the value, so it is in no message: tell it to whoever gave the argument, and log the message.
     """
 
     code = "invalid_argument"
@@ -77,7 +80,9 @@ class ArgumentError(CounterfoilError):
         super().__init__(f"{path}: {message}", fix=fix)
         self.path = path
         self.code = code
-        self.reason = reason or (f"{message} {fix}" if fix else message)
+        said = reason or (f"{message} {fix}" if fix else message)
+        printable = "".join(c if c.isprintable() else " " for c in said[: 4 * _REASON_CHARS_MAX])
+        self.reason = " ".join(printable.split())[:_REASON_CHARS_MAX]
 
 
 class StepConflict(CounterfoilError):

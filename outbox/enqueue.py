@@ -34,6 +34,8 @@ SyncConnection = Session | scoped_session[Session] | Connection | psycopg.Connec
 
 _PROPOSE = load("counterfoil.ledger", "sql/agent.sql")["propose"]
 _CLAUSE = text(_PROPOSE.text)
+_OURS = "counterfoil.propose("
+_NOTHING = "SELECT 1"
 
 
 def enqueue(
@@ -71,6 +73,8 @@ def enqueue(
     )
     row: Row | None
     if isinstance(conn, psycopg.Connection):
+        if conn.pgconn.pipeline_status:  # the caller's own statements are answered first, outside of our translation
+            psycopg.Cursor(conn).execute(_NOTHING).fetchone()
         try:
             cursor = psycopg.Cursor(conn, row_factory=dict_row)  # whatever the connection's own cursors are
             row = cursor.execute(_PROPOSE.psycopg.encode(), intent.parameters()).fetchone()
@@ -112,6 +116,8 @@ async def aenqueue(
     )
     row: Row | None
     if isinstance(conn, psycopg.AsyncConnection):
+        if conn.pgconn.pipeline_status:
+            await (await psycopg.AsyncCursor(conn).execute(_NOTHING)).fetchone()
         try:
             cursor = psycopg.AsyncCursor(conn, row_factory=dict_row)
             await cursor.execute(_PROPOSE.psycopg.encode(), intent.parameters())
@@ -194,6 +200,8 @@ def _told(conn: Session | scoped_session[Session] | Connection, intent: Intent) 
     try:
         return _as_dict(conn.execute(_CLAUSE, intent.parameters()).mappings().first())
     except DBAPIError as error:
+        if error.statement is not None and _OURS not in error.statement:
+            raise  # a hook of the application's ran it, such as `after_begin`
         raise_told(error)
 
 

@@ -303,7 +303,9 @@ def _at(i: int, error: ArgumentError) -> ArgumentError:
     """The same refusal, of step `i` of the list."""
     inner = error.path.removeprefix("$").removeprefix(".")
     path = f"$[{i}].{inner}" if inner and not inner.startswith("[") else f"$[{i}]{inner}"
-    return ArgumentError(error.message.removeprefix(f"{error.path}: "), path=path, code=error.code, fix=error.fix)
+    return ArgumentError(
+        error.message.removeprefix(f"{error.path}: "), path=path, code=error.code, fix=error.fix, reason=error.reason
+    )
 
 
 def _plans(rows: Sequence[Row]) -> list[RecordedPlan]:

@@ -135,21 +135,25 @@ def raise_told(error: Exception) -> NoReturn:
 
 
 class ConcealedError(Exception):
-    """What may be said of a driver's error whose text may quote a row, and so arguments: SQLSTATE and constraint."""
+    """What may be said of a driver's error whose text may quote arguments: SQLSTATE, constraint, `said` if that is safe."""
 
-    def __init__(self, sqlstate: str, kind: str, constraint: str | None) -> None:
-        super().__init__(
-            f"{kind}, SQLSTATE {sqlstate or 'none'}" + (f", constraint {constraint}" if constraint else "")
-        )
+    def __init__(self, sqlstate: str, kind: str, constraint: str | None, said: str | None = None) -> None:
+        where = f", constraint {constraint}" if constraint else ""
+        super().__init__(f"{kind}, SQLSTATE {sqlstate or 'none'}{where}" + (f": {said}" if said else ""))
         self.sqlstate = sqlstate
 
 
 def _harmless(cause: BaseException | None) -> BaseException | None:
-    """The driver's error where its text is about names, logins and connections; else what may be said of it."""
+    """The driver's error where its text is about names, logins and connections; else what may be said of it.
+
+    Its CONTEXT holds a statement's parameters where `log_parameter_max_length_on_error` is set, whatever the SQLSTATE.
+    """
     state = _sqlstate(cause)
-    if cause is None or state[:2] in _TELLS_NO_ROWS or not state:
+    tells_no_rows = state[:2] in _TELLS_NO_ROWS
+    if cause is None or not state or (tells_no_rows and _diagnosis(cause, "context") is None):
         return cause
-    return ConcealedError(state, type(cause).__name__, _diagnosis(cause, "constraint_name"))
+    said = _diagnosis(cause, "message_primary") if tells_no_rows else None
+    return ConcealedError(state, type(cause).__name__, _diagnosis(cause, "constraint_name"), said)
 
 
 _TELLS_NO_ROWS = ("08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "CF")
@@ -184,7 +188,7 @@ def _told(cause: BaseException | None) -> CounterfoilError:
             return ConfigError("this database has no ledger.", key="database.url", fix="Run `counterfoil db upgrade`.")
     lost = isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) and not state
     if lost or state[:2] in ("08", "28", "53", "55", "57", "3D") or _is_lost_by_asyncpg(cause):
-        why = " ".join(str(cause).split())[:300]
+        why = " ".join((_diagnosis(cause, "message_primary") or str(cause)).split())[:300]
         return LedgerUnavailable(
             f"the database cannot be used now: {why}.", fix="Is it running, and is [database] url right?"
         )

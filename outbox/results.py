@@ -12,11 +12,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from counterfoil.ledger.canonical import load_stored
 from counterfoil.ledger.errors import ArgumentError
 from counterfoil.ledger.states import SETTLED, State
-from counterfoil.providers.sanitise import clean_text
 
 FIELD_CHARS_MAX = 200
-REASON_CHARS_MAX = 300
-"""Of the sentence that says what is wrong with an argument."""
 
 
 class Status(StrEnum):
@@ -149,7 +146,7 @@ def refused(error: ArgumentError) -> Result:
         status=Status.FAILED,
         next_step=NextStep.CORRECT_ARGUMENTS,
         retry_allowed=True,
-        value={"reason": " ".join(clean_text(error.reason).split())[:REASON_CHARS_MAX]},
+        value={"reason": error.reason},
         code=error.code,
         field=printable or None,
     )

@@ -16,6 +16,7 @@ from types import UnionType
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
+from pydantic_core.core_schema import ErrorType
 
 from counterfoil.ledger.errors import ArgumentError
 from counterfoil.providers.outcomes import Json
@@ -25,7 +26,13 @@ INJECTED = frozenset({"key", "of", "expected_version"})
 """When they are keyword-only; elsewhere the first two are refused, and the third is an argument like any other."""
 _PREFIX = "arg_"  # the model's own attributes (`schema`, `copy`, `json`) stay usable as argument names
 _CODES = {"missing": "missing_argument", "extra_forbidden": "unknown_argument"}
-_OWN_WORDS = frozenset({"value_error", "assertion_error"})  # messages written by the tool's code may quote the value
+_QUOTES = frozenset({
+    "value_error", "assertion_error", "union_tag_invalid", "get_attribute_error", "iteration_error", "mapping_type",
+    "bytes_invalid_encoding",
+})  # fmt: skip
+"""Kinds of pydantic's whose messages are in the words of the tool's code, or quote the value."""
+_TELLS_NO_VALUE = frozenset(typing.get_args(ErrorType)) - _QUOTES
+"""A kind that is not pydantic's (`PydanticCustomError`) is in the words of the tool's code, too."""
 
 
 class SignatureRefused(Exception):
@@ -74,8 +81,8 @@ class Arguments:
             error = exc.errors(include_url=False, include_input=False, include_context=False)[0]
             kind = error["type"]
             message, fix = error["msg"], ""
-            reason = message if kind in _OWN_WORDS else ""
-            if kind in _OWN_WORDS:
+            reason = "" if kind in _TELLS_NO_VALUE else message
+            if reason:
                 message = "the value is refused"
             elif kind in _CODES and len(error["loc"]) == 1:
                 message = "the tool needs this argument" if kind == "missing" else "the tool has no such argument"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from sqlalchemy import ForeignKey, create_engine, text
+from sqlalchemy import ForeignKey, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
@@ -283,3 +283,49 @@ def test_causes_are_kept() -> None:
     with pytest.raises(CounterfoilError) as caught:
         raise_told(cause)
     assert caught.value.__cause__ is cause
+
+
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_what_a_pipeline_held_before_is_the_application_s(app: App, database: Database, form: str) -> None:
+    """psycopg's pipeline mode answers earlier statements when ours is fetched: their errors come out as they are."""
+    right, wrong = "INSERT INTO app.orders VALUES (1, '1', NULL)", "INSERT INTO never_made VALUES (1)"
+
+    def piped(statement: str) -> str:
+        with psycopg.connect(database.url("agent")) as conn, conn.pipeline():
+            conn.execute(statement.encode())
+            return app.enqueue(conn)
+
+    async def apiped(statement: str) -> str:
+        async with await psycopg.AsyncConnection.connect(database.url("agent")) as conn, conn.pipeline():
+            await conn.execute(statement.encode())
+            return await app.aenqueue(conn)
+
+    run: Callable[[str], str] = piped if form == "sync" else lambda statement: asyncio.run(apiped(statement))
+    with pytest.raises(psycopg.errors.UndefinedTable, match="never_made"):
+        run(wrong)
+    assert run(right)
+
+
+def test_a_hook_s_error_is_the_application_s(app: App) -> None:
+    """A session's `after_begin`, such as one that sets the user for row-level security, runs within our statement."""
+    with Session(app.engine) as session:
+        event.listen(session, "after_begin", lambda _, __, conn: conn.execute(text("SELECT my_app.set_user()")))
+        with pytest.raises(ProgrammingError, match="set_user"):
+            app.enqueue(session)
+
+
+@pytest.mark.parametrize("fault", ["another tenant", "time limit"])
+def test_parameters_that_postgres_is_told_to_report_reach_no_traceback(
+    app: App, database: Database, fault: str
+) -> None:
+    """With `log_parameter_max_length_on_error` set, CONTEXT quotes a statement's parameters, whatever went wrong."""
+    with psycopg.connect(database.url("owner")) as lock, psycopg.connect(database.url("agent")) as conn:
+        conn.execute("SET log_parameter_max_length_on_error = -1")
+        if fault == "time limit":
+            lock.execute("LOCK TABLE counterfoil.action IN ACCESS EXCLUSIVE MODE")
+            conn.execute("SET statement_timeout = '200ms'")
+        with pytest.raises(CounterfoilError) as caught:
+            app.enqueue(conn, tenant="strangers" if fault == "another tenant" else "acme")
+    told = "".join(traceback.format_exception(caught.value))
+    assert ("order-1" in told, SECRET in told) == (False, False)
+    assert ("may not act" in told) == (fault == "another tenant")

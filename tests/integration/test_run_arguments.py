@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 
 import psycopg
 import pytest
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, Field
+from pydantic_core import PydanticCustomError
 
 from counterfoil import ArgumentError, Counterfoil, tool
+from counterfoil.providers.arguments import arguments_of
 from counterfoil.providers.registry import Registry
 
 
@@ -90,3 +92,35 @@ def test_code_gets_the_reason_and_logs_get_no_value(cf: Counterfoil, database: A
         doors[door](conn)
     assert caught.value.reason == "4242424242424242 looks like a card's number"
     assert "4242" not in "".join(traceback.format_exception(caught.value))
+
+
+def no_number(value: str) -> str:
+    raise PydanticCustomError("card", "{value} looks like a card", {"value": value})
+
+
+class Late(BaseModel):
+    kind: Literal["late"]
+
+
+class Lost(BaseModel):
+    kind: Literal["lost"]
+
+
+def by_custom_error(value: Annotated[str, AfterValidator(no_number)]) -> None: ...
+def by_tag(value: Annotated[Late | Lost, Field(discriminator="kind")]) -> None: ...
+
+
+@pytest.mark.parametrize(("tool_function", "value"), [(by_custom_error, "4242" * 4), (by_tag, {"kind": "4242" * 4})])
+def test_no_kind_of_pydantic_error_quotes_a_value_in_a_log(tool_function: Callable[..., None], value: object) -> None:
+    """A custom error is in the tool's own words, and a wrong tag is quoted by pydantic: both are told as the reason alone."""
+    arguments, _ = arguments_of(tool_function)
+    with pytest.raises(ArgumentError) as caught:
+        arguments.validate({"value": value})
+    assert "4242" in caught.value.reason
+    assert "4242" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_reason_is_one_line_of_bounded_length() -> None:
+    """Wherever it is told: an HTTP answer takes it from the error."""
+    reason = ArgumentError("no", path="$", code="x", reason="a\x1b\nb " * 100_000).reason
+    assert (len(reason) <= 300, reason.isprintable(), reason[:4]) == (True, True, "a b ")

@@ -10,6 +10,7 @@ import pytest
 from counterfoil.ledger.errors import ArgumentError, CounterfoilError, LimitReached, NotAllowed, StepConflict
 from counterfoil.ledger.states import SETTLED, State
 from counterfoil.outbox.plan_rules import Existing, Open, PlanDecision, PlanStep, RecordedPlan, decide_plan
+from counterfoil.outbox.plans import _at
 from counterfoil.outbox.run_view import ActionView, HandleView, Limits, RunView, WantedCall
 from counterfoil.outbox.seen import Seen, told
 from counterfoil.outbox.steps import Record, Refused
@@ -229,3 +230,9 @@ def test_a_plan_counts_as_its_steps() -> None:
     handle = HandleView(told=KNOWN, limits=Limits(actions_max=4))
     assert isinstance(met(step(), step("open"), rows=(row(1, revision=2),), handle=handle), Open)
     refused(met(step(), step("open"), rows=(row(1, revision=3),), handle=handle), LimitReached)
+
+
+def test_a_step_that_is_refused_keeps_its_reason() -> None:
+    """At its place in the list, with the sentence of the tool's own validator, which no message holds."""
+    error = _at(2, ArgumentError("the value is refused.", path="$.words", code="invalid_argument", reason="is a card"))
+    assert (error.path, error.reason) == ("$[2].words", "is a card")
