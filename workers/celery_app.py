@@ -16,6 +16,7 @@ from counterfoil.logs import configure_logs
 from counterfoil.outbox.broker import RECONCILE_QUEUE, broker_app
 from counterfoil.providers.registry import Registry
 from counterfoil.settings import Settings
+from counterfoil.workers.beat import end_when_told
 
 TASKS = ("counterfoil.workers.tasks", "counterfoil.reconciler.tasks")
 """Loaded by name, and by workers only."""
@@ -80,3 +81,4 @@ def _check_what_workers_need(**_: object) -> None:
 
 
 signals.worker_init.connect(_check_what_workers_need, weak=False)
+signals.beat_init.connect(end_when_told, weak=False)

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.chaos
 
 TOOLS = "counterfoil.providers.stripe.tools"
 PREFIX = "cf-chaos-"
-START_S = 20.0
+START_S = 120.0
 """A worker needs 2 s to start on an idle machine; ours may be busy."""
 
 
