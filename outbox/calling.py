@@ -10,7 +10,6 @@ from pydantic_core import to_jsonable_python
 
 from counterfoil.ledger.errors import ArgumentError
 from counterfoil.ledger.keys import check_id, check_step_label
-from counterfoil.ledger.states import SETTLED
 from counterfoil.outbox.intents import (
     REASON_CHARS_MAX,
     REF_CHARS_MAX,
@@ -24,14 +23,14 @@ from counterfoil.outbox.intents import (
 from counterfoil.outbox.memory import Memory, Visit
 from counterfoil.outbox.pool import LedgerPool, Row
 from counterfoil.outbox.recording import Meant, PlacedCall, Recorder, Unseen
-from counterfoil.outbox.results import NextStep, Result, Status, refused, result_of
+from counterfoil.outbox.results import NextStep, Result, Status, ends_of, refused, result_of
 from counterfoil.outbox.run_view import Limits, WantedCall
 from counterfoil.outbox.seen import told
 from counterfoil.outbox.steps import Blocked
 from counterfoil.outbox.threads import Threads
 from counterfoil.outbox.waiting import Deadline, Waiter
 from counterfoil.providers.contract import ToolClass
-from counterfoil.providers.coroutines import run
+from counterfoil.providers.coroutines import called
 from counterfoil.providers.registry import Registry
 from counterfoil.providers.spec import ToolSpec
 
@@ -109,7 +108,8 @@ class Calls:
                 fix="Propose it, with what it needs staged first.",
             )
         if spec.cls is ToolClass.PURE:
-            return Answer(self._performed_here(spec, asked.arguments))
+            bound = self._bound(spec, asked.arguments)
+            return bound if isinstance(bound, Answer) else _performed(called(spec.function, bound))
         try:
             checked = check_call(
                 spec,
@@ -133,12 +133,8 @@ class Calls:
         if spec.cls is not ToolClass.PURE or not inspect.iscoroutinefunction(spec.function):
             return None
         self._check_names(asked)
-        try:
-            bound = spec.bind(checked_arguments(spec, asked.arguments, rules=self.shared.rules))
-        except ArgumentError as error:
-            return Answer(refused(error))
-        value = await spec.function(**bound)
-        return Answer(Result(status=Status.SUCCEEDED, value=to_jsonable_python(value)))
+        bound = self._bound(spec, asked.arguments)
+        return bound if isinstance(bound, Answer) else _performed(await spec.function(**bound))
 
     def hand_over(self, visit: Visit, answer: Answer) -> Result:
         """The caller has the result from now on, with the token of all that it has been told by then."""
@@ -149,11 +145,7 @@ class Calls:
 
     def ends(self, rows: Iterable[Row]) -> list[tuple[str, int]]:
         """The ends that these rows of the run have, as they are told."""
-        return [
-            (str(row["action_id"]), int(str(row["ends_count"])))
-            for row in rows
-            if row["state"] in SETTLED and row.get("run", self.run) == self.run
-        ]
+        return ends_of(row for row in rows if row.get("run", self.run) == self.run)
 
     def told(self, row: Row, *, asked: str, replayed: bool = False, already_done: bool = False) -> Result:
         """The result of a row, for a caller whose arguments were `asked`."""
@@ -189,14 +181,12 @@ class Calls:
         if asked.repeat is not None:
             check_id(asked.repeat, "repeat", REASON_CHARS_MAX)
 
-    def _performed_here(self, spec: ToolSpec, arguments: Arguments) -> Result:
+    def _bound(self, spec: ToolSpec, arguments: Arguments) -> dict[str, object] | Answer:
+        """A pure tool's arguments as it takes them, or the answer to a bad one."""
         try:
-            bound = spec.bind(checked_arguments(spec, arguments, rules=self.shared.rules))
+            return spec.bind(checked_arguments(spec, arguments, rules=self.shared.rules))
         except ArgumentError as error:
-            return refused(error)
-        value = spec.function(**bound)
-        value = run(value) if inspect.iscoroutine(value) else value
-        return Result(status=Status.SUCCEEDED, value=to_jsonable_python(value))
+            return Answer(refused(error))
 
     def _met(self, call: PlacedCall, epoch: object, until: Deadline) -> Answer:
         """Asks the ledger until the call has its action, waiting for others that hold it back."""
@@ -235,6 +225,11 @@ class Calls:
             unseen=tuple(self.told(row, asked="", replayed=True) for row in met.rows),
         )
         return Answer(result, tells=met.rows)
+
+
+def _performed(value: object) -> Answer:
+    """What a pure tool has returned."""
+    return Answer(Result(status=Status.SUCCEEDED, value=to_jsonable_python(value)))
 
 
 def _wanted(checked: CheckedCall, asked: Asked) -> WantedCall:

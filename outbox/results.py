@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -136,6 +136,18 @@ def result_of(
         replayed=replayed,
         proposal_id=_text(row.get("proposal_id")),
     )
+
+
+def ends_of(rows: Iterable[Mapping[str, object]]) -> list[tuple[str, int]]:
+    """The ends that these rows have, as they are told: (action id, count of its settled moves).
+
+    What takes an action back is nobody's call, so its end is not among them.
+    """
+    return [
+        (str(row["action_id"]), int(str(row["ends_count"])))
+        for row in rows
+        if row["state"] in SETTLED and row.get("phase", "do") == "do"
+    ]
 
 
 def refused(error: ArgumentError) -> Result:

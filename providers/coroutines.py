@@ -6,9 +6,10 @@ An async client with its pool of connections can so be kept at module level, as 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -23,6 +24,14 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 class CoroutineTimeout(Exception):
     """It took longer than its call may, and was cancelled. What it had sent by then nobody knows."""
+
+
+def called(
+    function: Callable[..., object], arguments: Mapping[str, object], *, timeout_s: float | None = None
+) -> object:
+    """What the function returns; of a coroutine, what it comes to (`run`)."""
+    answer = function(**arguments)
+    return run(answer, timeout_s=timeout_s) if inspect.iscoroutine(answer) else answer
 
 
 def run(coroutine: Coroutine[Any, Any, T], *, timeout_s: float | None = None) -> T:

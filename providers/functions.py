@@ -15,7 +15,7 @@ from typing import assert_never, cast
 from pydantic import BaseModel
 
 from counterfoil.providers.contract import OTHER_KEY, Call, Of
-from counterfoil.providers.coroutines import CoroutineTimeout, run
+from counterfoil.providers.coroutines import CoroutineTimeout, called
 from counterfoil.providers.outcomes import (
     VERSION_CHARS_MAX,
     Absent,
@@ -57,7 +57,7 @@ class FunctionAdapter:
         except Exception as exc:  # noqa: BLE001 - recorded arguments that this process cannot read: nothing was sent yet
             return NotSent(f"bind_{type(exc).__name__}")
         try:
-            answer = _called(self._spec.function, timeout_s, **arguments, **injected)
+            answer = called(self._spec.function, {**arguments, **injected}, timeout_s=timeout_s)
         except CoroutineTimeout:
             return Uncertain("read_timeout", evidence="CoroutineTimeout")
         except Exception as exc:  # noqa: BLE001 - whatever a tool's code raises is evidence, and by default it proves nothing
@@ -73,7 +73,7 @@ class FunctionAdapter:
         lookup = self._spec.lookup
         if not callable(lookup):
             return None
-        answer = _called(lookup, timeout_s, **self._lookup_arguments(lookup, call))
+        answer = called(lookup, self._lookup_arguments(lookup, call), timeout_s=timeout_s)
         several = list(cast("Sequence[object]", answer)) if isinstance(answer, list | tuple) else None
         if several:
             answer = next((item for item in several if self._receipt_of(item) == receipt), several)
@@ -95,7 +95,7 @@ class FunctionAdapter:
         if not callable(read):
             return Unreadable("no_version")
         try:
-            answer = _called(read, timeout_s, **self._version_arguments(read, call))
+            answer = called(read, self._version_arguments(read, call), timeout_s=timeout_s)
         except Exception as exc:  # noqa: BLE001 - a failed reading is no version, whatever failed in it
             return Unreadable(_code(type(exc).__name__))
         return version_of(answer) if time.monotonic() <= until_s else Unreadable("read_timeout")
@@ -125,7 +125,7 @@ class FunctionAdapter:
         if not callable(lookup):
             return Unknown("no_lookup")
         try:
-            return self._finding_of(_called(lookup, timeout_s, **self._lookup_arguments(lookup, call)))
+            return self._finding_of(called(lookup, self._lookup_arguments(lookup, call), timeout_s=timeout_s))
         except Exception as exc:  # noqa: BLE001 - a failed look-up proves nothing, whatever failed in it
             return Unknown(type(exc).__name__)
 
@@ -172,12 +172,6 @@ class FunctionAdapter:
     def _receipt_of(self, item: object) -> str:
         outcome = self._outcome_of(item)
         return outcome.id if isinstance(outcome, Succeeded) else "unknown"
-
-
-def _called(function: Callable[..., object], timeout_s: float, **arguments: object) -> object:
-    """What the function returns; of a coroutine, what it comes to."""
-    answer = function(**arguments)
-    return run(answer, timeout_s=timeout_s) if inspect.iscoroutine(answer) else answer
 
 
 def version_of(answer: object) -> Reading:

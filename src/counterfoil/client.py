@@ -13,14 +13,13 @@ from sqlalchemy import Engine
 from counterfoil.ledger.errors import NotFound
 from counterfoil.ledger.keys import ACTOR_CHARS_MAX, ActionId, check_id, is_action_id
 from counterfoil.ledger.queries import load
-from counterfoil.ledger.states import SETTLED
 from counterfoil.outbox import enqueue as by_transaction
 from counterfoil.outbox.calling import HOLD_MARGIN_S, Shared
 from counterfoil.outbox.conversation import Conversation
 from counterfoil.outbox.handle import Run
 from counterfoil.outbox.intents import REASON_CHARS_MAX, DoorRules, check_run
 from counterfoil.outbox.pool import LedgerPool
-from counterfoil.outbox.results import Result, Status, result_of
+from counterfoil.outbox.results import Result, Status, ends_of, result_of
 from counterfoil.outbox.run_view import Limits
 from counterfoil.outbox.seen import Tokens, told
 from counterfoil.outbox.setup import door_rules, run_limits
@@ -235,9 +234,8 @@ class Counterfoil:
         row = self._waiter.until_answered(action_id, until, tenant=tenant, for_person=True)
         spec = self._registry.find(str(row["tool"]))
         result = result_of(row, argument_names=spec.arguments.names if spec is not None else ())
-        has_end = row["state"] in SETTLED and row["phase"] == "do"  # no caller of a run asks for what takes it back
-        ends = [(str(row["action_id"]), int(str(row["ends_count"])))] if has_end else []
-        return result.model_copy(update={"seen": told(ends).token(str(row["tenant"]), str(row["run"]))})
+        token = told(ends_of([row])).token(str(row["tenant"]), str(row["run"]))
+        return result.model_copy(update={"seen": token})
 
 
 def _check_action_id(action_id: str) -> None:

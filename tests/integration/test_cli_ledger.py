@@ -274,10 +274,6 @@ def test_config_check_reaches_database_and_broker(cli: Cli, rows: Rows, valkey: 
 def test_every_query_of_the_command_line_prepares(rows: Rows, file: str) -> None:
     """Against the real schema, under the reader's login but for what is said in an action."""
     for name, query in load("counterfoil.cli", file).items():
-        role = (
-            "operator"
-            if name in ("said_in_action", "searched_in_action", "proved_in_action", "results_of_staged")
-            else "reader"
-        )
+        role = "operator" if name in ("said_in_action", "proved_in_action", "results_of_staged") else "reader"
         with psycopg.connect(rows.database.url(role)) as connection:
             connection.execute(query.psycopg.encode(), dict.fromkeys(query.parameters), prepare=True)

@@ -294,3 +294,13 @@ def test_tools_from_one_factory_keep_their_own_functions() -> None:
     pool = AdapterPool(lambda spec, account: None)
     answers = [pool.adapter(made(name), "default").send(call_of(order_id="7"), timeout_s=1) for name in ("air", "sea")]
     assert [answer.id for answer in answers if isinstance(answer, Succeeded)] == ["air", "sea"]
+
+
+def test_an_argument_may_have_any_name_that_a_tool_gives_it() -> None:
+    """Also those of what calls it."""
+
+    def ship(order_id: str, function: str, timeout_s: int, arguments: str) -> dict[str, object]:
+        return {"id": f"{function} {timeout_s} {arguments}"}
+
+    call = call_of(function="f", timeout_s=3, arguments="a")
+    assert FunctionAdapter(spec_of(ship)).send(call, timeout_s=1) == Succeeded("f 3 a", {"id": "f 3 a"})

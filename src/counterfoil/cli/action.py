@@ -78,15 +78,9 @@ def show(
     counterfoil action show act_k3v7…
     counterfoil action show act_k3v7… --arguments
     """
-    from counterfoil.cli.searched import forms_of
-    from counterfoil.ledger.queries import load
-
     with place.open_ledger(config, "operator" if arguments else "reader") as ledger:
         action = read_action(ledger, action_id)
-        shown = _shown(ledger, action, arguments=arguments)
-        if arguments:
-            found = ledger.row(load("counterfoil.cli", "sql/show.sql")["searched_in_action"], {"action_id": action_id})
-            shown["search_for"] = forms_of(None if found is None else found["key"], action["provider"], config)
+        shown = _shown(ledger, action, config, arguments=arguments)
     if json_:
         return as_json(shown)
     _print_action(action)
@@ -225,17 +219,23 @@ def print_sentences(title: str, sentences: Sequence[Sentence], *, dated: bool = 
         say(f"  {at}{clean(sentence.text)}")
 
 
-def _shown(ledger: Ledger, action: Row, *, arguments: bool) -> dict[str, Any]:
+def _shown(ledger: Ledger, action: Row, config: Path | None, *, arguments: bool) -> dict[str, Any]:
+    from counterfoil.cli.searched import forms_of
     from counterfoil.ledger.queries import load
 
     agent, own = load("counterfoil.ledger", "sql/agent.sql"), load("counterfoil.cli", "sql/show.sql")
     wanted = {"action_id": action["action_id"]}
-    said = ledger.row(own["said_in_action"], wanted) if arguments else None
+    said = (ledger.row(own["said_in_action"], wanted) if arguments else None) or {}
+    told = {
+        name: json.loads(text) if text and name != "receipt" else text for name, text in said.items() if name != "key"
+    }
+    if said:
+        told["search_for"] = forms_of(said["key"], action["provider"], config)
     return {
         **action,
         "means": MEANS[State(action["state"])],
         "next": what_next(action),
-        **{name: json.loads(text) if text and name != "receipt" else text for name, text in (said or {}).items()},
+        **told,
         "attempts": ledger.rows(agent["read_attempts"], wanted),
         "history": ledger.rows(agent["read_history"], wanted),
         "decisions": _decided(ledger, action, in_full=False)[0],

@@ -318,7 +318,7 @@ def _page(ledger: Ledger, action_id: str, config: Path | None, *, arguments: boo
     sent = reviews.sent_in_full(ledger, action_id) if in_full else attempts
     terms = terms_of(action, config)
     verbs: list[Would] = []
-    searched = (ledger.row(own["searched_in_action"], wanted) if in_full or arguments else None) or {}
+    recorded = (ledger.row(own["said_in_action"], wanted) if in_full or arguments else None) or {}
     if action["state"] == State.OPERATOR_REVIEW and in_full:
         proved, may_give_up = reviews.evidence_on(ledger, action_id)
         verbs = would(action, terms.contract, can_fetch=terms.can_fetch, sent=proved, may_give_up=may_give_up)
@@ -329,8 +329,8 @@ def _page(ledger: Ledger, action_id: str, config: Path | None, *, arguments: boo
         candidates=_candidates(sent, history),
         requests=reviews.requests_about(ledger, action_id, in_full=in_full),
         verbs=verbs,
-        searched=forms_of(searched.get("key"), action["provider"], config),
-        arguments=json.loads(searched["arguments"]) if arguments else None,
+        searched=forms_of(recorded.get("key"), action["provider"], config),
+        arguments=json.loads(recorded["arguments"]) if arguments else None,
     )
 
 

@@ -1,4 +1,4 @@
--- What the command line shows. All but `said_…`, `searched_…` and `proved_in_action` keep to the columns that a reader may see.
+-- What the command line shows. All but `said_in_action` and `proved_in_action` keep to the columns that a reader may see.
 
 -- name: show_action
 -- With the ledger's time, against which leases and waits are told, and the decision that it waits for, or waited for.
@@ -14,12 +14,8 @@ LEFT JOIN (SELECT proposal_id, expires_at AS decide_by, state AS proposal_state,
 WHERE action_id = :action_id;
 
 -- name: said_in_action
--- For logins that may read it, and only when it is asked for.
-SELECT arguments, receipt, result FROM counterfoil.action WHERE action_id = :action_id;
-
--- name: searched_in_action
--- For logins that may read it: what stands at the provider, and what was asked for.
-SELECT key, arguments FROM counterfoil.action WHERE action_id = :action_id;
+-- For logins that may read it, and only when it is asked for; the key is what stands at the provider.
+SELECT arguments, receipt, result, key FROM counterfoil.action WHERE action_id = :action_id;
 
 -- name: may_read_evidence
 SELECT has_column_privilege('counterfoil.history', 'evidence', 'SELECT') AS may;
