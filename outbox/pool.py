@@ -105,19 +105,23 @@ class LedgerPool:
             raise_told(error)
 
     def close(self) -> None:
-        """Closes what is idle; the pool can be used again."""
+        """Closes what is idle, and what is in use as soon as it is given back; the pool can be used again."""
+        pool = self._engine.pool
         self._engine.dispose()
+        pool.dispose()  # what was given back while the engine let go of it
 
-    def _connected(self, isolation_level: str) -> Connection:
+    @contextmanager
+    def _connected(self, isolation_level: str) -> Iterator[Connection]:
         if self._pid != os.getpid():
             self._engine.dispose(close=False)  # the sockets are the parent's
             self._pid = os.getpid()
-        connection = self._engine.connect()
+        pool = self._engine.pool
         try:
-            return connection.execution_options(isolation_level=isolation_level)
-        except BaseException:
-            connection.close()
-            raise
+            with self._engine.connect() as connection:
+                yield connection.execution_options(isolation_level=isolation_level)
+        finally:
+            if self._engine.pool is not pool:
+                pool.dispose()  # closed meanwhile, by another thread: nobody takes a connection out of this one again
 
 
 def raise_told(error: Exception) -> NoReturn:

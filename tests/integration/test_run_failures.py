@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,13 @@ from counterfoil import (
     NotAllowed,
     Status,
 )
+from counterfoil.ledger.queries import load
+from counterfoil.outbox.pool import LedgerPool
 
 if TYPE_CHECKING:
     from tests.conftest import Database
+
+_LOGIN = load("counterfoil.cli", "sql/check.sql")["check_login"]
 
 
 @pytest.fixture
@@ -116,6 +121,39 @@ def test_database_without_a_ledger_says_what_to_run(world: World) -> None:
     with pytest.raises(ConfigError, match="db upgrade"):
         cf.run("r", tenant="acme", actor="bot")
     cf.close()
+
+
+def test_a_pool_closed_in_the_middle_of_a_call_leaves_no_connection(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that a framework's time limit abandoned may outlive `close`: its connection ends when it is done."""
+    made: list[psycopg.Connection[object]] = []
+    connect = psycopg.connect
+
+    def noted(*args: object, **kwargs: object) -> psycopg.Connection[object]:
+        made.append(connect(*args, **kwargs))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(psycopg, "connect", noted)
+    pool, begun, closed = LedgerPool(world.database.url("agent")), threading.Event(), threading.Event()
+
+    def works() -> None:
+        with pool.transaction() as transaction:
+            begun.set()
+            closed.wait(60)
+            transaction.rollback()
+
+    thread = threading.Thread(target=works)
+    thread.start()
+    assert begun.wait(60)
+    pool.close()
+    assert [connection.closed for connection in made] == [False], "what is in use goes on"
+    closed.set()
+    thread.join(60)
+    assert [connection.closed for connection in made] == [True]
+    assert pool.row(_LOGIN, {}), "it can be used again"
+    pool.close()
+    assert [connection.closed for connection in made] == [True, True]
 
 
 def _end_connections(world: World) -> None:
