@@ -7,49 +7,70 @@ from importlib.resources import as_file, files
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from counterfoil.ledger.errors import ConfigError, LedgerUnavailable, NotAllowed
+from counterfoil.ledger.address import Address
+from counterfoil.ledger.connecting import connect
+from counterfoil.ledger.errors import ConfigError, NotAllowed
+from counterfoil.ledger.schema import OLDEST_CODE, SCHEMA, comment_of
 
 OWNER = "counterfoil_owner"
 
 
-def upgrade(url: str) -> str:
-    """Brings the database at `url` to the newest schema and returns its revision. Idempotent.
+MIGRATIONS_MAX = 1000
+"""Steps of one upgrade."""
 
-    The login must be able to become `counterfoil_owner` (`counterfoil db roles` prints the SQL). Concurrent callers
-    wait for each other on an advisory lock. Raises `LedgerUnavailable`, `NotAllowed` or `ConfigError`, each with its fix.
+
+def upgrade(database: str | Address) -> str:
+    """Brings the database to the newest schema and returns its revision. Idempotent.
+
+    The login must be able to become `counterfoil_owner` (`counterfoil db roles` prints the SQL). Each step is one
+    transaction, under a lock for which concurrent callers wait. Raises `LedgerUnavailable`, `NotAllowed` or `ConfigError`,
+    each with its fix.
     """
-    with _connect(url) as connection, _config() as config:
-        try:
-            connection.execute(text("SELECT pg_advisory_lock(hashtext('counterfoil.migrate'))"))
-            connection.execute(text(f"SET ROLE {OWNER}"))
-            connection.execute(text("CREATE SCHEMA IF NOT EXISTS counterfoil"))
-            connection.commit()
-        except DBAPIError as error:
-            raise _refused(error) from error
+    with _connect(database) as connection, _config() as config:
+        _check_encoding(connection)
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-        connection.commit()
-        return _revision(connection) or ""
+        for _ in range(MIGRATIONS_MAX):
+            with connection.begin():
+                _begin_as_owner(connection)
+                found = _revision(connection) or ""
+                if found >= SCHEMA:  # newer where a newer version was here; its comment stays
+                    if found == SCHEMA:
+                        comment = comment_of(SCHEMA, OLDEST_CODE)
+                        connection.exec_driver_sql(f"COMMENT ON SCHEMA counterfoil IS '{comment}'")
+                    return found
+                command.upgrade(config, "+1")
+    raise AssertionError("unreachable")
 
 
-def status(url: str) -> tuple[str | None, str]:
+def status(database: str | Address) -> tuple[str | None, str]:
     """The database's revision (None: no schema yet) and the newest one that this version of Counterfoil knows."""
-    with _connect(url) as connection, _config() as config:
-        head = ScriptDirectory.from_config(config).get_current_head() or ""
-        return _revision(connection), head
+    with _connect(database) as connection:
+        return _revision(connection), SCHEMA
 
 
-def sqlalchemy_url(url: str) -> str:
-    """`url` with psycopg named as the driver, whatever form of a Postgres URL it has."""
-    for prefix in ("postgresql://", "postgres://"):
-        if url.startswith(prefix):
-            return "postgresql+psycopg://" + url.removeprefix(prefix)
-    return url
+def _begin_as_owner(connection: Connection) -> None:
+    """All of it ends with the transaction: behind a pooler the next one may have another session."""
+    try:
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('counterfoil.migrate'))"))
+        connection.execute(text(f"SET LOCAL ROLE {OWNER}"))
+        connection.execute(text("CREATE SCHEMA IF NOT EXISTS counterfoil"))
+    except DBAPIError as error:
+        raise _refused(error) from error
+
+
+def _check_encoding(connection: Connection) -> None:
+    encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
+    connection.rollback()
+    if encoding != "UTF8":
+        raise ConfigError(
+            f"this database's encoding is {encoding}, and arguments may hold any text.",
+            key="database.url",
+            fix="Make one that is UTF8: CREATE DATABASE name TEMPLATE template0 ENCODING 'UTF8'.",
+        )
 
 
 class _config:
@@ -65,15 +86,16 @@ class _config:
         self._folder.__exit__(None, None, None)
 
 
-def _connect(url: str) -> Connection:
-    engine: Engine = create_engine(sqlalchemy_url(url), poolclass=NullPool)
-    try:
-        return engine.connect()
-    except OperationalError as error:
-        raise LedgerUnavailable(
-            f"cannot connect to the database {engine.url.render_as_string(hide_password=True)}.",
-            fix="Is it running, and is [database] url right? `counterfoil up` starts a local one.",
-        ) from error
+def _connect(database: str | Address) -> Connection:
+    """A migration may take minutes, so its statements have no limit."""
+    engine = create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: connect(
+            database, application_name="counterfoil db", needs_schema=False, limits=False, autocommit=False
+        ),
+        poolclass=NullPool,
+    )
+    return engine.connect()
 
 
 def _revision(connection: Connection) -> str | None:

@@ -7,7 +7,9 @@ from typing import Literal
 import psycopg
 from psycopg import sql
 
-from counterfoil.ledger.errors import ConfigError, LedgerUnavailable, NotAllowed
+from counterfoil.ledger.address import Address
+from counterfoil.ledger.connecting import LedgerConnection, connect
+from counterfoil.ledger.errors import ConfigError, NotAllowed
 
 Group = Literal["agent", "worker", "operator", "reader"]
 GROUPS: tuple[Group, ...] = ("agent", "worker", "operator", "reader")
@@ -30,7 +32,7 @@ def groups_sql(database: str) -> str:
     return "\n".join(lines)
 
 
-def create_groups(url: str) -> None:
+def create_groups(url: str | Address) -> None:
     """Makes the five NOLOGIN groups (kept where they exist) and lets the owner create the schema in this database.
 
     The login needs CREATEROLE. Safe to run again and at the same time.
@@ -40,7 +42,7 @@ def create_groups(url: str) -> None:
         connection.execute(groups_sql(connection.info.dbname).encode())
 
 
-def grant(url: str, login: str, *, as_: Group, tenant: str) -> None:
+def grant(url: str | Address, login: str, *, as_: Group, tenant: str) -> None:
     """Adds an existing `login` to a group and lets it act for `tenant` ('*' = every tenant). Idempotent.
 
     Raises `ConfigError` when the login does not exist, `NotAllowed` when the caller may not grant.
@@ -70,10 +72,5 @@ def grant(url: str, login: str, *, as_: Group, tenant: str) -> None:
             raise NotAllowed("this login may not grant roles.", fix="Use the login that made the groups.") from error
 
 
-def _connect(url: str) -> psycopg.Connection:
-    try:
-        return psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), connect_timeout=10)
-    except psycopg.OperationalError as error:
-        raise LedgerUnavailable(
-            "cannot connect to the database.", fix="Is it running, and is the URL right?"
-        ) from error
+def _connect(database: str | Address) -> LedgerConnection:
+    return connect(database, application_name="counterfoil db", needs_schema=False, autocommit=False)

@@ -14,7 +14,9 @@ from kombu.entity import Queue
 from kombu.messaging import Producer
 
 from counterfoil.ledger.claims import WakeUp
+from counterfoil.ledger.errors import ConfigError
 from counterfoil.ledger.keys import is_action_id
+from counterfoil.outbox.addresses import AddressRefused, RabbitAddress, RedisAddress, read_broker
 
 EXECUTE = "counterfoil.execute"
 """The one task that the relay sends: execute the actions of these wake-ups."""
@@ -40,18 +42,28 @@ def broker_app(
     beat_schedule: Mapping[str, Mapping[str, object]] | None = None,
     visibility_timeout_s: float = 3600,
     socket_timeout_s: float = 10,
+    queue_type: str = "classic",
 ) -> Celery:
-    """The Celery app of relay, workers and beat. Opens no connection.
+    """The Celery app of relay, workers and beat. Opens no connection. Raises `ConfigError` for an address that cannot work.
 
     `key_prefix` stands before every key in Redis. `concurrency` is how many processes a worker has (None: one a core). A
     call to a broker that hangs ends after `socket_timeout_s`. The limits are for a whole message, whatever number of actions
     it carries. Modules of `include` are loaded by workers only.
     """
+    try:
+        address = read_broker(url)
+        reached = address.celery()
+    except AddressRefused as refused:
+        raise ConfigError(f"the broker's address {refused}.", key="broker.url") from None
     app = Celery("counterfoil", set_as_current=True, include=list(include))
+    options = _transport_options(address, key_prefix, visibility_timeout_s, socket_timeout_s)
     app.conf.update(
-        broker_url=url,
-        broker_transport_options=_transport_options(url, key_prefix, visibility_timeout_s, socket_timeout_s),
+        broker_url=reached["broker_url"],
+        broker_use_ssl=reached["broker_use_ssl"],
+        broker_transport_options={**options, **reached["broker_transport_options"]},
         broker_connection_retry_on_startup=True,
+        # A Redis that becomes a replica or loads its data answers, and with an error: that is no reason to end, either.
+        broker_channel_error_retry=True,
         broker_connection_max_retries=None,
         broker_pool_limit=10,
         broker_pool_acquire_timeout=10,  # the default waits for ever
@@ -70,7 +82,7 @@ def broker_app(
         result_accept_content=["json"],
         event_serializer="json",
         task_create_missing_queues=False,
-        task_queues=[Queue(name) for name in queues],
+        task_queues=[Queue(name, queue_arguments=_arguments(address, queue_type)) for name in queues],
         task_default_queue="cf-dead",  # not declared: a task without a queue is refused instead of lost
         worker_send_task_events=False,
         task_send_sent_event=False,
@@ -85,7 +97,7 @@ def broker_app(
         worker_deduplicate_successful_tasks=False,  # the claim does
         worker_redirect_stdouts=False,  # our log lines are whole already
         beat_schedule={name: dict(entry) for name, entry in (beat_schedule or {}).items()},
-        beat_scheduler="celery.beat:Scheduler",  # in memory: ticks are idempotent, no schedule file is needed
+        beat_scheduler="counterfoil.workers.beat:BoundedScheduler",  # in memory: ticks are idempotent, no file is needed
         beat_max_loop_interval=5,
         beat_cron_starting_deadline=60,
     )
@@ -129,10 +141,14 @@ def _read_wake_up(pair: object) -> WakeUp:
     raise ValueError("a wake-up is [action id, generation]")
 
 
+def _arguments(address: RedisAddress | RabbitAddress, queue_type: str) -> dict[str, str]:
+    return {"x-queue-type": queue_type} if isinstance(address, RabbitAddress) and queue_type != "classic" else {}
+
+
 def _transport_options(
-    url: str, key_prefix: str, visibility_timeout_s: float, socket_timeout_s: float
+    address: RedisAddress | RabbitAddress, key_prefix: str, visibility_timeout_s: float, socket_timeout_s: float
 ) -> dict[str, Any]:
-    if not url.startswith(("redis://", "rediss://")):
+    if isinstance(address, RabbitAddress):
         return {"confirm_publish": True, "max_retries": 0}  # RabbitMQ drops silently at an alarm unless it confirms
     return {
         "global_keyprefix": key_prefix,

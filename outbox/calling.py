@@ -125,7 +125,8 @@ class Calls:
                 raise
             return Answer(refused(error))
         call = PlacedCall(checked, _wanted(checked, asked), visit, asked.note or "")
-        return self._met(call, opened(), until)
+        with until.bounds():
+            return self._met(call, opened(), until)
 
     async def performed_in_loop(self, asked: Asked) -> Answer | None:
         """A pure tool that is a coroutine, in its caller's own event loop; None: it is another kind of tool."""

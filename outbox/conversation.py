@@ -68,6 +68,10 @@ class Conversation:
         await self._shared.threads.run(self._release, on_cancel=lambda _: None)
 
     def _enter(self, until: Deadline) -> Run:
+        with until.bounds():
+            return self._opened_in_turn(until)
+
+    def _opened_in_turn(self, until: Deadline) -> Run:
         params = {**self._key, "actor": self._actor, "hold_s": self._hold_s}
         pause_s = POLL_FIRST_S
         while True:  # ends at `until`

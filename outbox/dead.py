@@ -52,6 +52,13 @@ class Burial:
         self.ledger.rows(_SQL["end_dead"], {})
         return len(dead)
 
+    def is_taken(self, queue: str) -> bool:
+        """Whether a worker that takes this queue was up in the last minute."""
+        row = self.ledger.row(_SQL["is_taken"], {"queue": queue, "seen_within_s": SEEN_WITHIN_S})
+        assert row is not None
+        taken: bool = row["taken"]
+        return taken
+
     def _tell_unserved(self) -> None:
         """In this order: a queue whose alarm ends gets its rows counted anew before any is buried."""
         served = {"seen_within_s": SEEN_WITHIN_S, "lost_after_s": self.lost_after_s}

@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 
 from pydantic import JsonValue
 
+from counterfoil.ledger.connecting import within
 from counterfoil.ledger.errors import ArgumentError
 from counterfoil.ledger.keys import RUN_CHARS_MAX, check_id
 from counterfoil.ledger.queries import load
@@ -19,7 +20,7 @@ from counterfoil.outbox.calling import Answer, Arguments, Asked, Calls, Shared
 from counterfoil.outbox.intents import REASON_CHARS_MAX, check_run
 from counterfoil.outbox.memory import Memory, Visit
 from counterfoil.outbox.plans import Plans, StepLike
-from counterfoil.outbox.pool import Row
+from counterfoil.outbox.pool import OPERATION_S, Row
 from counterfoil.outbox.proposals import Proposal
 from counterfoil.outbox.results import Result
 from counterfoil.outbox.seen import Tokens, told
@@ -355,7 +356,8 @@ class Run:
 
     def _proposed(self, steps: Sequence[StepLike], note: str, visit: Visit) -> Proposal:
         try:
-            proposal = Plans(calls=self._calls, epoch=self._open(), visit=visit).propose(steps, note)
+            with within(OPERATION_S):
+                proposal = Plans(calls=self._calls, epoch=self._open(), visit=visit).propose(steps, note)
         finally:
             self._memory.leave(visit)
         return Proposal(

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from functools import cache
 from typing import NoReturn
 
-import psycopg
-from sqlalchemy import Connection, Engine, TextClause, create_engine, text
+from sqlalchemy import Connection, Engine, ExceptionContext, TextClause, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from counterfoil.ledger.address import Address
+from counterfoil.ledger.connecting import SET_LOCAL, connect, within
 from counterfoil.ledger.errors import (
     ConfigError,
     CounterfoilError,
@@ -25,6 +26,7 @@ from counterfoil.ledger.errors import (
     RunTakenOver,
     StepRace,
 )
+from counterfoil.ledger.faults import Fault, fault_of, said_of, sqlstate_of
 from counterfoil.ledger.queries import Query
 
 Row = Mapping[str, object]
@@ -32,7 +34,9 @@ Row = Mapping[str, object]
 RECONNECTS_MAX = 3
 """A pool's connections die together when the database restarts; the second try opens a new one."""
 
-_OPTIONS = "-c statement_timeout=15000 -c idle_in_transaction_session_timeout=60000"
+OPERATION_S = 8.0
+"""One read or one transaction takes at most this long in all, by this process's clock, whatever has become of the server:
+new connections, repeats and the wait for a free one are within it. A call's own wait comes on top."""
 
 
 class Transaction:
@@ -64,9 +68,9 @@ class Transaction:
 class LedgerPool:
     """Connections to the ledger. Thread-safe; in a forked child it begins anew and leaves the parent's alone."""
 
-    def __init__(self, database: Engine | str) -> None:
-        """`database` is the application's own engine, or a libpq URL for an engine of ours (5 to 15 connections)."""
-        if isinstance(database, str):
+    def __init__(self, database: Engine | str | Address) -> None:
+        """`database` is the application's own engine, or an address for an engine of ours (5 to 15 connections)."""
+        if isinstance(database, str | Address):
             database = _engine(database)
         if not isinstance(database, Engine):
             raise ConfigError(
@@ -79,13 +83,14 @@ class LedgerPool:
 
     def rows(self, query: Query, params: Mapping[str, object]) -> list[Row]:
         """Runs one repeatable statement, with no transaction left open. Raises as `raise_told` does."""
-        for left in reversed(range(RECONNECTS_MAX)):
-            try:
-                with self._connected("AUTOCOMMIT") as connection:
-                    return [dict(row) for row in connection.execute(_clause(query), params).mappings()]
-            except (DBAPIError, PoolTimeout) as error:
-                if not (left and isinstance(error, DBAPIError) and error.connection_invalidated):
-                    raise_told(error)
+        with within(OPERATION_S):
+            for left in reversed(range(RECONNECTS_MAX)):
+                try:
+                    with self._connected("AUTOCOMMIT") as connection:
+                        return [dict(row) for row in connection.execute(_clause(query), params).mappings()]
+                except (DBAPIError, PoolTimeout) as error:
+                    if not left or not (isinstance(error, DBAPIError) and fault_of(error.orig).drops):
+                        raise_told(error)
         raise AssertionError("unreachable")
 
     def row(self, query: Query, params: Mapping[str, object]) -> Row | None:
@@ -98,7 +103,9 @@ class LedgerPool:
     def transaction(self) -> Iterator[Transaction]:
         """Commits at the end of the block, rolls back when it raises. A lost COMMIT is `LedgerUnavailable`, too."""
         try:
-            with self._connected("READ COMMITTED") as connection:
+            with within(OPERATION_S), self._connected("READ COMMITTED") as connection:
+                if getattr(connection.connection.driver_connection, "is_pooled", False):
+                    connection.exec_driver_sql(SET_LOCAL)
                 yield Transaction(connection)
                 connection.commit()
         except (DBAPIError, PoolTimeout) as error:
@@ -118,7 +125,12 @@ class LedgerPool:
         pool = self._engine.pool
         try:
             with self._engine.connect() as connection:
-                yield connection.execution_options(isolation_level=isolation_level)
+                try:
+                    yield connection.execution_options(isolation_level=isolation_level)
+                except (DBAPIError, CounterfoilError) as error:  # the latter from the former: `raise_told`
+                    if fault_of(error.orig if isinstance(error, DBAPIError) else error.__cause__).drops:
+                        connection.invalidate()  # also where the driver knows nothing of it: a node that takes no writes
+                    raise
         finally:
             if self._engine.pool is not pool:
                 pool.dispose()  # closed meanwhile, by another thread: nobody takes a connection out of this one again
@@ -152,7 +164,7 @@ def _harmless(cause: BaseException | None) -> BaseException | None:
 
     Its CONTEXT holds a statement's parameters where `log_parameter_max_length_on_error` is set, whatever the SQLSTATE.
     """
-    state = _sqlstate(cause)
+    state = sqlstate_of(cause)
     tells_no_rows = state[:2] in _TELLS_NO_ROWS
     if cause is None or not state or (tells_no_rows and _diagnosis(cause, "context") is None):
         return cause
@@ -165,7 +177,7 @@ _TELLS_NO_ROWS = ("08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "C
 
 
 def _told(cause: BaseException | None) -> CounterfoilError:
-    state = _sqlstate(cause)
+    state = sqlstate_of(cause)
     said = _diagnosis(cause, "message_primary") or "refused by the ledger"
     match state:
         case "CF403":
@@ -176,31 +188,38 @@ def _told(cause: BaseException | None) -> CounterfoilError:
             return NotFound(f"{said}.")
         case "CF410":
             return RunTakenOver(f"{said}.", fix="Stop here: the other handle goes on with it.")
-        case "40001" | "40P01":
-            return StepRace("another transaction decided this step at the same time.", fix="Run the transaction again.")
         case "25P02":
             return CounterfoilError(
                 "your transaction had failed before this call, so Postgres takes no statement of it.",
                 fix="Its first error is the cause; roll back, and begin again.",
             )
-        case "42501":
+    why = "it did not answer" if cause is None else said_of(cause)
+    match fault_of(cause):
+        case Fault.CONFLICT:
+            return StepRace("another transaction decided this step at the same time.", fix="Run the transaction again.")
+        case Fault.REFUSED if state == "42501":
             return NotAllowed(
                 "this login is not in the agents' role.",
                 fix="`counterfoil db grant LOGIN --as agent --tenant TENANT`.",
             )
-        case "3F000" | "42883" | "42P01":
+        case Fault.NO_LEDGER if state == "42703":
+            return ConfigError(
+                "this database's ledger is another version's.", key="database.url", fix="Run `counterfoil db upgrade`."
+            )
+        case Fault.NO_LEDGER:
             return ConfigError("this database has no ledger.", key="database.url", fix="Run `counterfoil db upgrade`.")
-    lost = isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) and not state
-    if lost or state[:2] in ("08", "28", "53", "55", "57", "3D") or _is_lost_by_asyncpg(cause):
-        why = " ".join((_diagnosis(cause, "message_primary") or str(cause)).split())[:300]
-        return LedgerUnavailable(
-            f"the database cannot be used now: {why}.", fix="Is it running, and is [database] url right?"
-        )
-    return CounterfoilError(f"the ledger refused a statement (SQLSTATE {state or 'none'}, {type(cause).__name__}).")
-
-
-def _sqlstate(cause: BaseException | None) -> str:
-    return str(getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or "")
+        case Fault.READ_ONLY:
+            return LedgerUnavailable(
+                "the database takes no writes, so nothing was recorded.",
+                fix="Is it a standby, or was it demoted? [database] url may name several hosts: HOST1,HOST2.",
+            )
+        case Fault.OURS if not _is_lost_by_asyncpg(cause):
+            return CounterfoilError(
+                f"the ledger refused a statement (SQLSTATE {state or 'none'}, {type(cause).__name__})."
+            )
+    return LedgerUnavailable(
+        f"the database cannot be used now: {why}.", fix="Is it running, and is [database] url right?"
+    )
 
 
 def _diagnosis(cause: BaseException | None, name: str) -> str | None:
@@ -218,21 +237,25 @@ def _diagnosis(cause: BaseException | None, name: str) -> str | None:
 def _is_lost_by_asyncpg(cause: BaseException | None) -> bool:
     """A closed or broken connection, for which asyncpg has no SQLSTATE."""
     names = {kind.__name__ for error in (cause, getattr(cause, "__cause__", None)) for kind in type(error).__mro__}
-    return not _sqlstate(cause) and bool(names & {"InterfaceError", "OSError"}) and "AsyncAdapt" in repr(type(cause))
+    return not sqlstate_of(cause) and bool(names & {"InterfaceError", "OSError"}) and "AsyncAdapt" in repr(type(cause))
 
 
-def _engine(url: str) -> Engine:
-    """libpq reads the URL itself, so that agents and workers may share one, sockets and several hosts included."""
-    address = url.replace("postgresql+psycopg://", "postgresql://", 1)
+def _engine(address: str | Address) -> Engine:
+    """libpq reads the address itself, so that agents and workers may share one, sockets and several hosts included."""
+    engine = create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: connect(address, application_name="counterfoil-agent"),
+        hide_parameters=True,
+        pool_use_lifo=True,
+        pool_timeout=OPERATION_S,
+    )
 
-    def connect() -> psycopg.Connection[object]:
-        try:
-            return psycopg.connect(address, connect_timeout=5, application_name="counterfoil-agent", options=_OPTIONS)
-        except psycopg.ProgrammingError:
-            problem = "the database URL cannot be read."
-        raise ConfigError(problem, key="database.url")  # outside the handler: libpq quotes the URL with its password
+    def drop_all(context: ExceptionContext) -> None:
+        """The others of the pool were made at the same host, and before."""
+        context.is_disconnect |= fault_of(context.original_exception).drops
 
-    return create_engine("postgresql+psycopg://", creator=connect, hide_parameters=True, pool_use_lifo=True)
+    event.listen(engine, "handle_error", drop_all)
+    return engine
 
 
 @cache

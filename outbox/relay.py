@@ -11,19 +11,23 @@ import random
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 from celery import Celery
 from kombu.connection import Connection
 from kombu.messaging import Producer
 
+from counterfoil.entry import keep_to_our_own
 from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.errors import LedgerUnavailable
+from counterfoil.ledger.errors import CounterfoilError
+from counterfoil.ledger.faults import sqlstate_of
 from counterfoil.logs import configure_logs
-from counterfoil.outbox.broker import WAKE_UPS_MAX, broker_app, send_wake_ups
+from counterfoil.outbox.broker import RECONCILE_QUEUE, WAKE_UPS_MAX, broker_app, send_wake_ups
 from counterfoil.outbox.dead import Burial
 from counterfoil.outbox.gates import Gate, GateOf, Load, Window, always_open, provider_of, room_in
 from counterfoil.outbox.intake import Intake
@@ -73,6 +77,8 @@ class Relay:
     """The longest pause while nothing is due."""
     intake: Intake | None = None
     """Takes in what other languages have written down, before each pass."""
+    notify: Callable[[], int] | None = None
+    """Tells people what waits for them. That is the workers' business, until there are none: then it is this relay's."""
     monotonic: Callable[[], float] = time.monotonic
     _connection: Connection | None = None
     _broker: Outage = field(init=False)
@@ -123,7 +129,6 @@ class Relay:
     def bury(self) -> int:
         """Takes dead wake-ups out, and tells of queues that nobody takes; returns how many were buried. Raises
         `LedgerUnavailable`."""
-        self._bury_at = self.monotonic() + BURIAL_EVERY_S * random.uniform(0.8, 1.2)
         return self._burial.visit()
 
     def close(self) -> None:
@@ -135,15 +140,22 @@ class Relay:
         try:
             taken = self.intake.take() if self.intake is not None else 0
             published = self.publish_due(stop)
-            if self.monotonic() >= self._bury_at and not self._broker.lasts:
-                self.bury()
-        except LedgerUnavailable as error:
+            if self.monotonic() >= self._bury_at:
+                self._visit()
+        except Exception as error:  # noqa: BLE001 - everybody depends on this loop: it ends only when it is told to
             if self._ledger_outage.fail():
-                log.error("ledger_outage_began", error=error.message)
+                log.error("ledger_outage_began", error=_said(error))
             return 0
         if self._ledger_outage.succeed():
             log.info("ledger_outage_ended")
         return max(taken, published)
+
+    def _visit(self) -> None:
+        self._bury_at = self.monotonic() + BURIAL_EVERY_S * random.uniform(0.8, 1.2)
+        if not self._broker.lasts:
+            self.bury()
+        if self.notify is not None and not self._burial.is_taken(RECONCILE_QUEUE):
+            self.notify()
 
     def _publish_queue(self, load: Load) -> int:
         """Leases and publishes up to a batch of one queue; 0 when something holds it back or publishing failed."""
@@ -242,15 +254,17 @@ class Relay:
                 connection.release()
 
 
-def run_relay(settings: Settings, *, gate: GateOf = always_open) -> None:
+def run_relay(settings: Settings, *, gate: GateOf = always_open, notify: Callable[[Ledger], int] | None = None) -> None:
     """`counterfoil relay`: relays until SIGTERM or SIGINT, finishes its batch and returns.
 
-    `gate`: what the fleet's limits leave of a provider's queue; without one everything goes.
+    `gate`: what the fleet's limits leave of a provider's queue; without one everything goes. `notify` tells people what
+    waits for them, over the relay's connection, while no worker is up to do it.
     """
     configure_logs()
+    keep_to_our_own()
     stop = threading.Event()
     app = broker_app(url=settings.broker_url(), key_prefix=settings.broker.key_prefix, queues=())
-    ledger = Ledger(settings.database_url(), application_name="counterfoil relay")
+    ledger = Ledger(settings.database_address(), application_name="counterfoil relay")
     relay = Relay(
         ledger,
         app,
@@ -260,16 +274,28 @@ def run_relay(settings: Settings, *, gate: GateOf = always_open) -> None:
         high_water=settings.relay.high_water,
         publishes_max=settings.relay.publishes_max,
         gate=gate,
+        notify=None if notify is None else partial(notify, ledger),
         intake=Intake(ledger=ledger, registry=Registry.load(settings.tools, settings.http), rules=door_rules(settings)),
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    log.info("relay_started", chunk_max=relay.chunk_max, lost_after_s=relay.lost_after_s)
     try:
+        away = ledger.check()
+        if away is not None:
+            log.error("ledger_unavailable", error=away)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        log.info("relay_started", chunk_max=relay.chunk_max, lost_after_s=relay.lost_after_s)
         relay.run(stop)
     finally:
         relay.close()
     log.info("relay_stopped")
+
+
+def _said(error: Exception) -> str:
+    """An unforeseen error is told by its kind and place: its text may hold a row's arguments."""
+    if isinstance(error, CounterfoilError):
+        return str(error)
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} {sqlstate_of(error)} at {at.filename}:{at.lineno}"
 
 
 def _chunks(leased: Sequence[Leased], chunk_max: int) -> Iterator[Sequence[Leased]]:

@@ -6,11 +6,13 @@ import math
 import threading
 import time
 from collections import OrderedDict
+from contextlib import AbstractContextManager
 
+from counterfoil.ledger.connecting import within
 from counterfoil.ledger.errors import NotFound
 from counterfoil.ledger.queries import load
 from counterfoil.ledger.states import SETTLED, State
-from counterfoil.outbox.pool import LedgerPool, Row
+from counterfoil.outbox.pool import OPERATION_S, LedgerPool, Row
 from counterfoil.outbox.results import ANSWERED
 
 POLL_FIRST_S = 0.05
@@ -37,6 +39,10 @@ class Deadline:
     def left_s(self) -> float:
         """Seconds to wait yet; 0 when the wait is over."""
         return 0.0 if self._given_up.is_set() else max(0.0, self._end - time.monotonic())
+
+    def bounds(self) -> AbstractContextManager[None]:
+        """Within the block no statement is waited for beyond the end and the seconds that one operation may take."""
+        return within(self.left_s + OPERATION_S)
 
     def pause(self, pause_s: float) -> None:
         """Sleeps for `pause_s`, and never beyond the end."""

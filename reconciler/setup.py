@@ -39,7 +39,7 @@ def reconciler_from(
     """The reconciler of this process, with a connection of its own. `admission`: whose rate its look-ups
     take; None = the fleet's."""
     name = by or f"reconciler {socket.gethostname()}:{os.getpid()}"
-    ledger = Ledger(settings.database_url(), application_name=f"counterfoil {name}"[:63])
+    ledger = Ledger(settings.database_address(), application_name=f"counterfoil {name}"[:63])
     terms = terms_from(settings, ledger, registry, monotonic=monotonic)
     sweeps, rng = settings.reconciler, random.Random()
     if admission is None:
@@ -86,13 +86,7 @@ def reconciler_from(
             by=name,
         ),
         unwinder=Unwinder(ledger=ledger, registry=terms.registry, accounts=accounts_of(settings), by=name),
-        notifier=Notifier(
-            ledger=ledger,
-            hooks=partial(hooks_from, settings),
-            timeout_s=settings.notify.timeout_s,
-            batch=settings.notify.batch_max,
-            remind_ratio=settings.notify.remind_ratio,
-        ),
+        notifier=notifier_from(settings, ledger),
         escalation=Escalation(
             ledger=ledger,
             registry=terms.registry,
@@ -117,6 +111,17 @@ def reconciler_from(
         by=name,
         lost_after_s=settings.relay.lost_after_s,
         sweep_budget_s=max(1.0, sweeps.sweep_every_s),
+    )
+
+
+def notifier_from(settings: Settings, ledger: Ledger) -> Notifier:
+    """Who tells people what waits for them: a worker, and where none is up the relay."""
+    return Notifier(
+        ledger=ledger,
+        hooks=partial(hooks_from, settings),
+        timeout_s=settings.notify.timeout_s,
+        batch=settings.notify.batch_max,
+        remind_ratio=settings.notify.remind_ratio,
     )
 
 

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import closing
 from typing import Any, NoReturn
 
+import structlog
 from celery import Celery, signals
 
+from counterfoil.entry import find_tools_here, keep_to_our_own
+from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import CounterfoilError
 from counterfoil.logs import configure_logs
 from counterfoil.outbox.broker import RECONCILE_QUEUE, broker_app
 from counterfoil.providers.registry import Registry
 from counterfoil.settings import Settings
 from counterfoil.workers.beat import end_when_told
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.worker")
 
 TASKS = ("counterfoil.workers.tasks", "counterfoil.reconciler.tasks")
 """Loaded by name, and by workers only."""
@@ -32,6 +38,7 @@ def worker_app(settings: Settings) -> Celery:
     app = broker_app(
         url=settings.broker_url(),
         key_prefix=settings.broker.key_prefix,
+        queue_type=settings.broker.queue_type,
         queues=queues_of(settings),
         concurrency=settings.workers.concurrency,
         soft_limit_s=settings.workers.soft_limit_s,
@@ -67,17 +74,22 @@ def _give_up(error: CounterfoilError) -> NoReturn:
 
 
 configure_logs()
+find_tools_here()
+keep_to_our_own()
 settings, app = _load()
 
 
 def _check_what_workers_need(**_: object) -> None:
     """Before the first message, not at the first action: beat needs neither."""
     try:
-        settings.database_url()
         settings.check_secret_files()
         settings.key_secret()
+        with closing(Ledger(settings.database_address(), application_name="counterfoil worker")) as ledger:
+            away = ledger.check()
     except CounterfoilError as error:
         _give_up(error)
+    if away is not None:
+        log.error("ledger_unavailable", error=away)
 
 
 signals.worker_init.connect(_check_what_workers_need, weak=False)

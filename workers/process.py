@@ -16,7 +16,7 @@ import structlog
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import signals
 
-from counterfoil.ledger.errors import LedgerUnavailable
+from counterfoil.ledger.errors import ConfigError, LedgerUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.worker")
 
@@ -54,6 +54,8 @@ def told(task: str, kept: Kept[T]) -> Iterator[None]:
         yield
     except LedgerUnavailable as error:
         log.warning("ledger_unavailable", task=task, error=error.message)
+    except ConfigError as error:  # the schema is another version's since this process began
+        log.error("cannot_work", task=task, error=str(error))
     except SoftTimeLimitExceeded:
         kept.forget()
         log.error("out_of_time", task=task)

@@ -114,7 +114,7 @@ def executor_from(
 ) -> Executor:
     """The executor of this process, with a connection of its own."""
     name = worker or f"{socket.gethostname()}:{os.getpid()}"
-    ledger = Ledger(settings.database_url(), application_name=f"counterfoil worker {name}"[:63])
+    ledger = Ledger(settings.database_address(), application_name=f"counterfoil worker {name}"[:63])
     terms = terms_from(settings, ledger, registry, monotonic=monotonic)
     return Executor(
         ledger=ledger,

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 import structlog
 
+from counterfoil.outbox.addresses import read_redis
 from counterfoil.workers.fleet_limits import Limits
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.admission")
@@ -52,7 +54,8 @@ class Store:
             )
             answer = json.loads(said)
         except (RedisError, OSError, ValueError) as error:
-            self._gone(type(error).__name__)
+            self.close()  # one that answers with an error may be a server that was demoted: the next is asked anew
+            self._gone(error)
             raise StoreAway from error
         if self._is_away:
             self._is_away = False
@@ -61,31 +64,27 @@ class Store:
 
     def close(self) -> None:
         """Ends the connection; the next ask opens one."""
+        from redis import RedisError
+
         script, self._script = self._script, None
         if script is not None:
-            script.registered_client.close()
+            with suppress(RedisError, OSError):  # it may be broken already
+                script.registered_client.close()
 
     def _loaded(self) -> Any:
         if self._script is None:
-            from redis import Redis
-            from redis.backoff import NoBackoff
-            from redis.retry import Retry
+            from counterfoil.workers.redis_client import redis_client
 
-            client = Redis.from_url(
-                self.url,
-                socket_timeout=self.timeout_s,
-                socket_connect_timeout=self.timeout_s,
-                retry=Retry(NoBackoff(), 0),
-            )
+            client = redis_client(read_redis(self.url), timeout_s=self.timeout_s)
             text = (files("counterfoil.workers") / "admission.lua").read_text(encoding="utf-8")
             self._script = client.register_script(text)
         return self._script
 
-    def _gone(self, why: str) -> None:
+    def _gone(self, error: Exception) -> None:
         self._away_until = self.monotonic() + self.retry_after_s
         if not self._is_away:
             self._is_away = True
-            log.error("admission_store_away", error=why)
+            log.error("admission_store_away", error=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
 
 
 def _plain(limits: Limits) -> dict[str, Any]:

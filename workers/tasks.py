@@ -13,7 +13,7 @@ from celery import Task, bootsteps, current_app, shared_task, signals
 
 from counterfoil.ledger.claims import beat_heart
 from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.errors import LedgerUnavailable
+from counterfoil.ledger.errors import ConfigError, LedgerUnavailable
 from counterfoil.outbox.broker import EXECUTE, read_wake_ups
 from counterfoil.workers.executor import Executor
 from counterfoil.workers.points import points_from
@@ -91,11 +91,11 @@ def _beat_idle(sender: object, **_: object) -> None:
     """A worker that claims nothing is seen, too. The connection is closed: later children must not inherit it."""
     from counterfoil.workers.celery_app import settings
 
-    ledger = Ledger(settings.database_url(), application_name="counterfoil worker")
+    ledger = Ledger(settings.database_address(), application_name="counterfoil worker")
     try:
         Heart(worker=str(getattr(sender, "hostname", "solo"))).beat(ledger, claimed=False)
-    except LedgerUnavailable as error:
-        log.warning("ledger_unavailable", task="heartbeat", error=error.message)
+    except (LedgerUnavailable, ConfigError) as error:
+        log.warning("ledger_unavailable", task="heartbeat", error=str(error))
     finally:
         ledger.close()
 

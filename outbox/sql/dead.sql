@@ -16,6 +16,12 @@ SELECT 'queue_unserved', u.queue, '*' FROM unserved AS u
 ON CONFLICT (kind, subject) WHERE ended_at IS NULL DO NOTHING
 RETURNING subject AS queue;
 
+-- name: is_taken
+-- Whether anybody who takes this queue was seen lately.
+SELECT EXISTS (
+  SELECT FROM counterfoil.worker_heartbeat AS h
+  WHERE h.seen_at > counterfoil.now() - :seen_within_s * interval '1 second' AND :queue = ANY (h.queues)) AS taken;
+
 -- name: end_unserved
 -- Somebody takes the queue again. What was published to nobody does not count: it is as if it were published now, once.
 WITH served AS (

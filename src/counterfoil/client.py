@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import Engine
 
+from counterfoil.ledger.address import Address
 from counterfoil.ledger.errors import NotFound
 from counterfoil.ledger.keys import ACTOR_CHARS_MAX, ActionId, check_id, is_action_id
 from counterfoil.ledger.queries import load
@@ -40,7 +41,7 @@ class Counterfoil:
     """
 
     def __init__(
-        self, database: Engine | str, *, settings: Settings | None = None, registry: Registry | None = None
+        self, database: Engine | str | Address, *, settings: Settings | None = None, registry: Registry | None = None
     ) -> None:
         """`database` is the application's Engine, or a URL for a pool of our own.
 
@@ -70,7 +71,7 @@ class Counterfoil:
         from counterfoil.settings import Settings
 
         settings = Settings.load(None if path is None else Path(path))
-        return cls(settings.database_url(), settings=settings)
+        return cls(settings.database_address(), settings=settings)
 
     def run(
         self,

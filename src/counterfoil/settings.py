@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from counterfoil.ledger.address import Address, Pooler
 from counterfoil.ledger.errors import ConfigError
+from counterfoil.outbox.addresses import is_redis, read_broker, read_redis
 from counterfoil.settings_http import HttpTool
 from counterfoil.settings_notify import Notify
 from counterfoil.settings_providers import (
@@ -62,6 +64,7 @@ class Database(Section):
     """Postgres, which is the truth."""
 
     url: SecretStr | None = None  # holds a password, so it is never shown
+    pooler: Pooler = "auto"  # found out at each connection; wrong only where a pooler passes Postgres' process ids on
     key_secret_file: Path | None = None  # for provider keys; workers only
 
 
@@ -72,6 +75,14 @@ class Broker(Section):
     key_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9:_{}-]{1,40}$")] = (
         "cf:"  # several installations may share one
     )
+    queue_type: Literal["classic", "quorum"] = "classic"  # RabbitMQ's; a queue that is lost loses nothing but time
+
+    @field_validator("url")
+    @classmethod
+    def _can_work(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and value.get_secret_value():
+            read_broker(value.get_secret_value())
+        return value
 
 
 class AdmissionStore(Section):
@@ -84,8 +95,8 @@ class AdmissionStore(Section):
     @field_validator("url")
     @classmethod
     def _is_a_redis(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("is the address of a Redis: redis://, rediss:// or unix://")
+        if value is not None and value.get_secret_value():
+            read_redis(value.get_secret_value())
         return value
 
 
@@ -265,11 +276,11 @@ class Settings(BaseSettings):
         """The Redis with the fleet's counters: its own, else the broker's if that is Redis; None = there is none."""
         own = "" if self.admission.url is None else self.admission.url.get_secret_value()
         broker = "" if self.broker.url is None else self.broker.url.get_secret_value()
-        return own or (broker if broker.startswith(("redis://", "rediss://")) else None)
+        return own or (broker if is_redis(broker) else None)
 
-    def database_url(self) -> str:
-        """The URL with its password; `ConfigError` if none is configured."""
-        return _required(self.database.url, "database.url")
+    def database_address(self) -> Address:
+        """Where the ledger is, with the password; `ConfigError` if none is configured."""
+        return Address(_required(self.database.url, "database.url"), self.database.pooler)
 
     def broker_url(self) -> str:
         """The URL with its password; `ConfigError` if none is configured."""

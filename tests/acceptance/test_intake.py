@@ -259,7 +259,7 @@ def test_a_relay_cannot_make_an_intent_up(world: World, insert: Any, sql: Any) -
                   "tool": "stripe_charge"} | changes  # fmt: skip
         place = [values[name] for name in ("tenant", "run", "step", "revision")]
         with (
-            psycopg.connect(world.settings.database_url().replace("+psycopg", "")) as worker,
+            psycopg.connect(world.settings.database_address().url.replace("+psycopg", "")) as worker,
             pytest.raises(psycopg.errors.DatabaseError) as refused,
         ):
             worker.execute(

@@ -71,7 +71,8 @@ def test_a_database_that_is_away_is_one_line_and_5(cli: Cli, verb: tuple[str, ..
     assert answer.code == 5
     assert answer.out == ""
     assert answer.err.splitlines() == [
-        "counterfoil: ledger_unavailable: cannot connect to the database.",
+        "counterfoil: ledger_unavailable: cannot connect to the database: connection to server at"
+        ' "127.0.0.1", port 1 failed: Connection refused.',
         "  fix: Is it running, and is [database] url right?",
     ]
 

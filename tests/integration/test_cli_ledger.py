@@ -262,7 +262,9 @@ def test_config_check_reaches_database_and_broker(cli: Cli, rows: Rows, valkey: 
     assert len(away.err.splitlines()) == 2
     assert cli("config", "check", "--connect", url=NOWHERE, COUNTERFOIL_BROKER__URL=valkey[0]).code == 5
     both = {"COUNTERFOIL_BROKER__URL": valkey[0], "COUNTERFOIL_ADMISSION__URL": valkey[0]}
-    assert "broker and admission store answer" in cli("config", "check", "--connect", url=url, **both).out
+    assert (
+        "database, broker and the fleet's counters answer" in cli("config", "check", "--connect", url=url, **both).out
+    )
     for wrong, code in (("redis://:s3cret@127.0.0.1:1/0", 5), ("http://:s3cret@127.0.0.1:1", 2)):
         alone = cli("config", "check", "--connect", url=url, **{**both, "COUNTERFOIL_ADMISSION__URL": wrong})
         assert (alone.code, alone.out) == (code, "")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from counterfoil.ledger import alarms, notices
+from counterfoil.ledger.claims import beat_heart
+from counterfoil.outbox.relay import Relay
 from counterfoil.reconciler.hooks import Hook
 from counterfoil.reconciler.notify import PAUSE_S, Notifier
 
@@ -110,3 +112,18 @@ def test_the_notice_of_an_open_alarm_is_kept(rows: Rows, notifier: Callable[...,
     assert notifier(heard).tell() == 0
     alarms.end_alarm(rows.ledger("worker"), "outage", "stripe/default")
     assert notices.prune(rows.ledger("worker"), older_s=90 * DAY_S) == 1
+
+
+def test_with_all_workers_gone_the_relay_tells_people(rows: Rows, notifier: Callable[..., Notifier]) -> None:
+    """Notices are told by workers, so that the alarm about their absence would never be; while one is up it is theirs."""
+    heard, ledger = Heard(), rows.ledger("worker")
+    relay = Relay(ledger, None, lost_after_s=20, notify=notifier(heard).tell)  # type: ignore[arg-type]
+    raised(rows, "outage", "stripe/default")
+    beat_heart(ledger, worker="w", queues=["cf-stripe", "cf-reconcile"], claimed=False)
+    relay._visit()
+    assert heard.documents == [], "a worker tells it"
+    rows.database.advance(DAY_S / 2)
+    relay._visit()
+    assert kinds(heard) == [("alarm", "outage")]
+    relay._visit()
+    assert len(heard.documents) == 1, "once"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -21,6 +21,7 @@ from counterfoil import (
     NotAllowed,
     Status,
 )
+from counterfoil.ledger.connecting import LedgerConnection, connect
 from counterfoil.ledger.queries import load
 from counterfoil.outbox.pool import LedgerPool
 
@@ -127,14 +128,13 @@ def test_a_pool_closed_in_the_middle_of_a_call_leaves_no_connection(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that a framework's time limit abandoned may outlive `close`: its connection ends when it is done."""
-    made: list[psycopg.Connection[object]] = []
-    connect = psycopg.connect
+    made: list[LedgerConnection] = []
 
-    def noted(*args: object, **kwargs: object) -> psycopg.Connection[object]:
-        made.append(connect(*args, **kwargs))  # type: ignore[arg-type]
+    def noted(*args: Any, **kwargs: Any) -> LedgerConnection:
+        made.append(connect(*args, **kwargs))
         return made[-1]
 
-    monkeypatch.setattr(psycopg, "connect", noted)
+    monkeypatch.setattr("counterfoil.outbox.pool.connect", noted)
     pool, begun, closed = LedgerPool(world.database.url("agent")), threading.Event(), threading.Event()
 
     def works() -> None:

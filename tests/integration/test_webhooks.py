@@ -320,7 +320,7 @@ def test_a_signal_before_it_serves(hooks: Hooks, signum: signal.Signals) -> None
         began = time.monotonic()
         server.serve(
             hooks.settings,
-            database=hooks.settings.database_url(),
+            database=hooks.settings.database_address().url,
             host="127.0.0.1",
             port=0,
             ready=lambda *_: signal.raise_signal(signum),

@@ -83,10 +83,10 @@ def test_migrations_grant_every_login_its_role() -> None:
 def test_every_variable_is_a_setting(service: str) -> None:
     """The settings load from the service's own variables over the sample file; a typing mistake would be refused."""
     settings = Settings.load(SAMPLE, environment(service))
-    assert settings.database_url().startswith("postgresql://")
+    assert settings.database_address().url.startswith("postgresql://")
     assert not [name for name in environment(service) if not name.startswith("COUNTERFOIL_")]
     if service != "migrate":
-        assert "cf_worker:" in settings.database_url()
+        assert "cf_worker:" in settings.database_address().url
         assert settings.broker_url().startswith("redis://:")
 
 

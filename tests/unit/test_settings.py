@@ -85,7 +85,7 @@ def test_the_documented_file(write: Write, tmp_path: Path) -> None:
         assert getattr(settings, section) == getattr(defaults, section)
     assert settings.providers["stripe"] == ProviderSettings()
     assert settings.tools == ("myapp.tools",)
-    assert settings.database_url() == "postgresql+psycopg://cf_worker:s3cret@db/app"
+    assert settings.database_address().url == "postgresql+psycopg://cf_worker:s3cret@db/app"
     assert settings.broker_url() == "rediss://cf:s3cret@redis:6379/0"
     assert settings.database.key_secret_file == tmp_path / "secrets/counterfoil_key"
     assert settings.approval.two_person == ("charge_card",)
@@ -287,7 +287,7 @@ def test_what_is_required_says_how_to_give_it() -> None:
     """A missing URL or key is refused by those who need it, with the name to set."""
     settings = Settings()
     with pytest.raises(ConfigError, match="COUNTERFOIL_DATABASE__URL"):
-        settings.database_url()
+        settings.database_address()
     with pytest.raises(ConfigError, match="COUNTERFOIL_BROKER__URL"):
         settings.broker_url()
     with pytest.raises(ConfigError, match="key_secret_file"):

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from counterfoil.cli import place
+from counterfoil.cli import place, reach
 from counterfoil.cli.options import AsJson, ConfigPath, group
 from counterfoil.cli.output import as_json, clean, say, stamp, table, value_text
-from counterfoil.ledger.errors import BrokerUnavailable, ConfigError, LedgerUnavailable
+from counterfoil.ledger.errors import ConfigError, LedgerUnavailable
 
 if TYPE_CHECKING:
     from counterfoil.people.fleet import Standing
     from counterfoil.settings import Settings
 
 app = group("Configuration: counterfoil.toml and COUNTERFOIL_* variables.")
-
-CONNECT_WAIT_S = 5
 
 
 @app.command()
@@ -43,22 +41,33 @@ def check(
     settings = place.load_settings(config)
     settings.check_secret_files()
     names = check_tools(settings).names()
-    if connect:
-        _reach_database(config)
-        _reach_broker(config)
-        _reach_admission(settings)
+    reached, warnings = _reach(settings, config) if connect else ({}, [])
     program = settings.notify.command[0] if settings.notify.command else None
     missing = program is not None and shutil.which(program) is None
-    warnings = [f"notify.command: {program} is not found on this machine: workers need it on theirs"] * missing
-    checked = {"profile": settings.profile, "tools": names, "connected": connect, "warnings": warnings}
+    warnings += [f"notify.command: {program} is not found on this machine: workers need it on theirs"] * missing
+    warnings += reach.not_ours(os.environ)
+    checked = {"profile": settings.profile, "tools": names, "connected": connect, **reached, "warnings": warnings}
     if json_:
         return as_json(checked)
-    asked = "database, broker and admission store" if settings.admission.url else "database and broker"
-    reached = f", {asked} answer" if connect else ""
-    say(f"configuration is sound: profile {settings.profile}, {len(names)} tools{reached}")
+    answers = f", {reached['answer']} answer" if connect else ""
+    say(f"configuration is sound: profile {settings.profile}, {len(names)} tools{answers}")
+    if reached.get("pooler"):
+        say("a pooler is before Postgres: no statement is prepared, nothing is set for a session")
     for warning in warnings:
         say(f"warning: {clean(warning)}")
     return None
+
+
+def _reach(settings: Settings, config: Path | None) -> tuple[dict[str, Any], list[str]]:
+    facts, warnings = reach.reach_database(config)
+    reach.reach_broker(settings, place.broker_url(config))
+    counters = place.admission_url(config)
+    if counters is None:
+        warnings.append("there is no Redis for the fleet's counters ([admission] url): each process keeps to its share")
+    else:
+        reach.reach_counters(settings, counters)
+    asked = "database and broker" if counters is None else "database, broker and the fleet's counters"
+    return {**facts, "answer": asked}, warnings
 
 
 @app.command()
@@ -160,41 +169,3 @@ def _changed(settings: Settings, config: Path | None) -> tuple[dict[str, Standin
 
 def _text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else value_text(value)
-
-
-def _reach_database(config: ConfigPath) -> None:
-    from counterfoil.ledger.queries import load
-
-    with place.open_ledger(config, "reader") as ledger:
-        ledger.row(load("counterfoil.cli", "sql/check.sql")["check_login"], {})
-
-
-def _reach_broker(config: ConfigPath) -> None:
-    from kombu.connection import Connection
-    from kombu.exceptions import OperationalError
-
-    with Connection(place.broker_url(config), connect_timeout=CONNECT_WAIT_S) as connection:
-        try:
-            connection.ensure_connection(max_retries=1, timeout=CONNECT_WAIT_S)
-        except (OperationalError, OSError) as error:
-            raise BrokerUnavailable(
-                f"the broker {connection.as_uri()} does not answer ({type(error.__cause__ or error).__name__}).",
-                fix="Is it running, and is [broker] url right?",
-            ) from None  # its text may quote the URL with the password
-
-
-def _reach_admission(settings: Settings) -> None:
-    """The store of the fleet's counters, where it is another one than the broker. Without it a fleet works, by halves."""
-    if settings.admission.url is None:
-        return
-    from redis import Redis, RedisError
-
-    try:
-        url = settings.admission.url.get_secret_value()
-        with Redis.from_url(url, socket_timeout=CONNECT_WAIT_S, socket_connect_timeout=CONNECT_WAIT_S) as store:
-            store.ping()
-    except (RedisError, OSError, ValueError) as error:
-        raise BrokerUnavailable(
-            f"the Redis of the fleet's counters does not answer ({type(error).__name__}).",
-            fix="Is it running, and is [admission] url right? It begins with redis:// or rediss://.",
-        ) from None  # its text may quote the URL with the password

@@ -37,7 +37,7 @@ def roles(
 
     if sql:
         return say(groups.groups_sql(database))
-    groups.create_groups(place.database_url(config, "owner"))
+    groups.create_groups(place.database_address(config, "owner"))
     say(f"groups are there: counterfoil_owner, {', '.join(f'counterfoil_{name}' for name in groups.GROUPS)}")
     return None
 
@@ -51,7 +51,7 @@ def upgrade(config: ConfigPath = None) -> None:
     """
     from counterfoil.ledger import migrate
 
-    say(f"schema is at {migrate.upgrade(place.database_url(config, 'owner'))}")
+    say(f"schema is at {migrate.upgrade(place.database_address(config, 'owner'))}")
 
 
 @app.command()
@@ -72,7 +72,7 @@ def grant(
     as_group: dict[str, Group] = {name: name for name in groups.GROUPS}
     if as_ not in as_group:
         raise ConfigError(f"there is no role {as_!r}.", key="--as", fix=f"One of: {', '.join(groups.GROUPS)}.")
-    groups.grant(place.database_url(config, "owner"), login, as_=as_group[as_], tenant=tenant)
+    groups.grant(place.database_address(config, "owner"), login, as_=as_group[as_], tenant=tenant)
     say(f"{login} works as {as_} for {'every tenant' if tenant == '*' else tenant}")
 
 
@@ -86,7 +86,7 @@ def check(json_: AsJson = False, config: ConfigPath = None) -> None:
     from counterfoil.ledger.queries import load
 
     own = load("counterfoil.cli", "sql/check.sql")
-    with place.open_ledger(config, "reader") as ledger:
+    with place.open_ledger(config, "reader", needs_schema=False) as ledger:
         found = ledger.row(own["check_login"], {}) or {}
         if not found["has_schema"]:
             raise ConfigError(
@@ -113,4 +113,4 @@ def check(json_: AsJson = False, config: ConfigPath = None) -> None:
 def _schema(config: ConfigPath) -> tuple[str | None, str]:
     from counterfoil.ledger import migrate
 
-    return migrate.status(place.database_url(config, "reader"))
+    return migrate.status(place.database_address(config, "reader"))

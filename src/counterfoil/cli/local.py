@@ -135,13 +135,18 @@ def relay(config: ConfigPath = None) -> None:
     """
     from counterfoil.ledger.connection import Ledger
     from counterfoil.outbox.relay import run_relay
+    from counterfoil.reconciler.setup import notifier_from
     from counterfoil.workers.live import LiveSettings
     from counterfoil.workers.setup import admission_from
 
     settings = place.load_settings(config)
-    with closing(Ledger(settings.database_url(), application_name="counterfoil relay's settings")) as ledger:
+    with closing(Ledger(settings.database_address(), application_name="counterfoil relay's settings")) as ledger:
         live = LiveSettings(settings, ledger)
-        run_relay(settings, gate=admission_from(settings, live.provider, worker="relay").gate)
+        run_relay(
+            settings,
+            gate=admission_from(settings, live.provider, worker="relay").gate,
+            notify=lambda ledger: notifier_from(settings, ledger).tell(),
+        )
 
 
 def webhooks(
@@ -163,7 +168,7 @@ def webhooks(
     from counterfoil.webhooks.server import serve
 
     settings = place.load_settings(config)
-    serve(settings, database=place.database_url(config, "worker"), host=host, port=port, ready=_say_webhooks)
+    serve(settings, database=place.database_address(config, "worker"), host=host, port=port, ready=_say_webhooks)
 
 
 def sandbox(

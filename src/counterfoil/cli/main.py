@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from typing import Annotated, NoReturn
@@ -29,6 +28,7 @@ from counterfoil.cli import (
 )
 from counterfoil.cli.options import group
 from counterfoil.cli.output import complain
+from counterfoil.entry import find_tools_here
 from counterfoil.ledger.errors import ConfigError, CounterfoilError, NotAllowed
 
 EXTRAS = {
@@ -61,10 +61,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    if os.getcwd() not in sys.path:
-        sys.path.append(
-            os.getcwd()
-        )  # modules under `tools` lie beside counterfoil.toml; last, so that they hide nothing
+    find_tools_here()
     try:
         app(args=arguments, prog_name="counterfoil")
     except CounterfoilError as error:

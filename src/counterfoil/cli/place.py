@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from counterfoil.ledger.address import Address
 from counterfoil.ledger.errors import ConfigError, LedgerUnavailable
 
 if TYPE_CHECKING:
@@ -57,14 +58,14 @@ def sources(config: Path | None) -> tuple[Path | None, Mapping[str, Any] | None]
     return None, local_parts(home, Path())
 
 
-def database_url(config: Path | None, role: Role) -> str:
-    """The configured URL, else that of this role in the local stack.
+def database_address(config: Path | None, role: Role) -> Address:
+    """The configured address, else that of this role in the local stack.
 
     Raises ConfigError if there is neither, LedgerUnavailable if the local stack is not up.
     """
     settings = load_settings(config)
     if settings.database.url is not None:
-        return settings.database_url()
+        return settings.database_address()
     home = local_home()
     urls = local_urls(home) if home else None
     if home is None or urls is None:
@@ -79,7 +80,7 @@ def database_url(config: Path | None, role: Role) -> str:
 
     if not Services.running(home):
         raise LedgerUnavailable("the local stack of this folder is not up.", fix="Start it: `counterfoil up`.")
-    return databases.database_url(home, urls, DATABASE, role)
+    return Address(databases.database_url(home, urls, DATABASE, role))
 
 
 def broker_url(config: Path | None) -> str:
@@ -99,11 +100,12 @@ def admission_url(config: Path | None) -> str | None:
 
 
 @contextmanager
-def open_ledger(config: Path | None, role: Role) -> Iterator[Ledger]:
+def open_ledger(config: Path | None, role: Role, *, needs_schema: bool = True) -> Iterator[Ledger]:
     """A connection for this command, made at its first statement."""
     from counterfoil.ledger.connection import Ledger
 
-    with closing(Ledger(database_url(config, role), application_name="counterfoil cli")) as ledger:
+    address = database_address(config, role)
+    with closing(Ledger(address, application_name="counterfoil cli", needs_schema=needs_schema)) as ledger:
         yield ledger
 
 

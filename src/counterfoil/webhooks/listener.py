@@ -10,6 +10,7 @@ from enum import Enum
 
 import structlog
 
+from counterfoil.ledger.address import Address
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ConfigError, LedgerUnavailable, NotAllowed
 from counterfoil.ledger.events import look_now_by_key
@@ -37,7 +38,7 @@ class Answer(Enum):
 class Listener:
     """Takes events of the providers that have a webhook secret under `settings`."""
 
-    def __init__(self, settings: Settings, *, database: str, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: Settings, *, database: str | Address, now: Callable[[], float] = time.time) -> None:
         self._settings, self._database, self._now = settings, database, now
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="counterfoil-webhooks")
         self._own = threading.local()
@@ -76,7 +77,7 @@ class Listener:
             sooner = look_now_by_key(
                 self._ledger(), provider=provider, accounts=accounts, keys=named.keys, targets=named.targets
             )
-        except (LedgerUnavailable, NotAllowed) as error:
+        except (LedgerUnavailable, NotAllowed, ConfigError) as error:
             log.error("webhook not taken", provider=provider, accounts=accounts, code=error.code)
             return Answer.AWAY
         log.info("webhook", provider=provider, accounts=accounts, names_ours=True, looked_up_sooner=sooner)

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from counterfoil.ledger.address import Address
 from counterfoil.ledger.errors import ConfigError
 from counterfoil.ledger.keys import DEFAULT_ACCOUNT
 from counterfoil.logs import configure_logs
@@ -36,7 +37,7 @@ CONNECTIONS_MAX = 200
 
 
 def app(
-    settings: Settings | None = None, *, database: str | None = None, now: Callable[[], float] = time.time
+    settings: Settings | None = None, *, database: str | Address | None = None, now: Callable[[], float] = time.time
 ) -> Starlette:
     """The ASGI application: `uvicorn --factory counterfoil.webhooks:app`, or mounted into one of your own.
 
@@ -45,7 +46,7 @@ def app(
     first event. Mounted, it is for the outer application to run this one's lifespan, which only closes connections.
     """
     settings = Settings.load() if settings is None else settings
-    listener = Listener(settings, database=database or settings.database_url(), now=now)
+    listener = Listener(settings, database=database or settings.database_address(), now=now)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -61,7 +62,9 @@ def app(
     return made
 
 
-def serve(settings: Settings, *, database: str, host: str, port: int, ready: Callable[[str, int], None]) -> None:
+def serve(
+    settings: Settings, *, database: str | Address, host: str, port: int, ready: Callable[[str, int], None]
+) -> None:
     """Serves until SIGTERM or SIGINT, ends what has begun, and returns. `ready` gets the address; port 0 is a free one.
 
     Raises `ConfigError` where no provider has a webhook secret, a secret cannot be read, or the port is taken.

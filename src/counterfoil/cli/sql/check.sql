@@ -3,6 +3,7 @@
 -- name: check_login
 -- pg_has_role follows nested groups; a superuser is a member of everything, so plain membership is asked for.
 SELECT session_user::text AS login, current_setting('server_version') AS server,
+       current_setting('statement_timeout') AS statement_timeout,
        to_regclass('counterfoil.action') IS NOT NULL AS has_schema,
        coalesce((SELECT array_agg(g.rolname::text ORDER BY g.rolname)
                  FROM pg_auth_members AS m
