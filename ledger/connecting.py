@@ -53,7 +53,7 @@ SET_LOCAL = (
 )
 """Behind a pooler, the first statement of a transaction that holds a lock while its client thinks."""
 
-_INTRODUCE = load("counterfoil.ledger", "sql/connection.sql")["introduce"].psycopg.encode()
+_SQL = load("counterfoil.ledger", "sql/connection.sql")
 
 _ends_at: ContextVar[float] = ContextVar("counterfoil_ends_at", default=math.inf)
 
@@ -136,17 +136,17 @@ def connect(
 
 
 def _introduced(connection: LedgerConnection, address: Address, *, limits: bool, needs_schema: bool) -> None:
-    """One round trip: who serves this connection, its limits where it is ours, and the schema's version."""
-    limits_ms = {"statement_ms": str(STATEMENT_S * 1000 * limits), "idle_ms": str(IDLE_S * 1000 * limits)}
-    pid = {"pid": connection.info.backend_pid, "session_is_ours": address.pooler in ("none", "session")}
-    if address.pooler == "transaction":
-        pid["pid"] = 0  # nobody's
-    said = connection.execute(_INTRODUCE, {**limits_ms, **pid}).fetchone()
+    """Finds out who serves this connection and which schema is there; sets the limits where the session is ours."""
+    said = connection.execute(_SQL["introduce"].psycopg.encode()).fetchone()
     assert said is not None
-    has_session, has_ledger, comment, *_ = said
-    connection.is_pooled = not has_session
+    pid, has_ledger, comment = said
+    is_direct = pid == connection.info.backend_pid
+    connection.is_pooled = not is_direct if address.pooler == "auto" else address.pooler == "transaction"
     if connection.is_pooled:
         connection.prepare_threshold = None  # a name would be looked up on another server connection
+    elif limits:
+        set_limits = {"statement_ms": str(STATEMENT_S * 1000), "idle_ms": str(IDLE_S * 1000)}
+        connection.execute(_SQL["set_limits"].psycopg.encode(), set_limits)
     if not limits:
         connection.answer_s = math.inf
     if needs_schema:

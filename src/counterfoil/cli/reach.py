@@ -55,6 +55,7 @@ def reach_broker(settings: Settings, url: str) -> None:
         try:
             queue.put({"check": True})
             queue.get(timeout=WAIT_S).ack()
+            _hear(connection.default_channel)
         finally:
             queue.queue.delete()
             queue.close()
@@ -77,6 +78,17 @@ def reach_counters(settings: Settings, url: str) -> None:
 def not_ours(environ: Mapping[str, str]) -> list[str]:
     """A warning for each variable of another program that Celery would prefer to our configuration."""
     return [f"{name} is set and is not ours: our processes ignore it" for name in NOT_OURS if environ.get(name)]
+
+
+def _hear(channel: Any) -> None:
+    """Subscribes to what Celery's commands to workers go by: in Redis' ACL a pattern is a right of its own."""
+    client = getattr(channel, "client", None)
+    if client is None:
+        return
+    with closing(client.pubsub()) as heard:
+        for name in ("celery.pidbox", "celeryev/worker.*"):
+            heard.psubscribe(f"{channel.keyprefix_fanout}{name}")
+            heard.get_message(timeout=WAIT_S)
 
 
 def _refuse_cluster(channel: Any) -> None:
