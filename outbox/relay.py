@@ -220,7 +220,7 @@ class Relay:
 
     def _failed(self, queue: str, error: Exception) -> None:
         """The broker answered and refused (a matter of this queue), or it did not answer (a matter of all of them)."""
-        cause = type(error.__cause__ or error).__name__
+        cause = _root_of(error)
         if self._refused(error):
             if self._queues.setdefault(queue, Outage(1, self.monotonic)).fail():
                 log.error("queue_outage_began", queue=queue, error=cause)
@@ -296,6 +296,13 @@ def _said(error: Exception) -> str:
         return str(error)
     at = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} {sqlstate_of(error)} at {at.filename}:{at.lineno}"
+
+
+def _root_of(error: BaseException) -> str:
+    """What the client says at the bottom of it, a wrong CA say; it names hosts, and no password."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _chunks(leased: Sequence[Leased], chunk_max: int) -> Iterator[Sequence[Leased]]:

@@ -15,8 +15,9 @@ from celery import Celery, signals
 
 from counterfoil.entry import find_tools_here, keep_to_our_own
 from counterfoil.ledger.connection import Ledger
-from counterfoil.ledger.errors import CounterfoilError
+from counterfoil.ledger.errors import ConfigError, CounterfoilError
 from counterfoil.logs import configure_logs
+from counterfoil.outbox.addresses import AddressRefused, read_redis, with_files
 from counterfoil.outbox.broker import RECONCILE_QUEUE, broker_app
 from counterfoil.providers.registry import Registry
 from counterfoil.settings import Settings
@@ -84,12 +85,20 @@ def _check_what_workers_need(**_: object) -> None:
     try:
         settings.check_secret_files()
         settings.key_secret()
+        _check_counters(settings.admission_url())
         with closing(Ledger(settings.database_address(), application_name="counterfoil worker")) as ledger:
             away = ledger.check()
     except CounterfoilError as error:
         _give_up(error)
     if away is not None:
         log.error("ledger_unavailable", error=away)
+
+
+def _check_counters(url: str | None) -> None:
+    try:
+        with_files((read_redis(url).tls if url else None) or {})
+    except AddressRefused as refused:
+        raise ConfigError(f"the address of the fleet's counters {refused}.", key="admission.url") from None
 
 
 signals.worker_init.connect(_check_what_workers_need, weak=False)
