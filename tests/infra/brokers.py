@@ -139,7 +139,17 @@ class Sentinel(Server):
     @property
     def url(self) -> str:
         """As Celery is told: the password is the servers', and Sentinel has none."""
-        return f"sentinel://:{quote(self._master.password)}@{HOST}:{self.port}/0?master_name={MASTER}"
+        return f"{self._one}/0?master_name={MASTER}"
+
+    @property
+    def _one(self) -> str:
+        return f"sentinel://:{quote(self._master.password)}@{HOST}:{self.port}"
+
+    @property
+    def listed_url(self) -> str:
+        """The same after another Sentinel, which is away."""
+        away = f"sentinel://:{quote(self._master.password)}@{HOST}:{own_port()}"
+        return f"{away};{self.url}"
 
     def prepare(self) -> None:
         lines = [
@@ -222,6 +232,10 @@ class RabbitMq(Server):
         if self._epmd is not None:
             self._epmd.kill()
             self._epmd.wait(timeout=READY_S)
+
+    def control(self, *words: str) -> None:
+        """`rabbitmqctl`, to its end."""
+        self.finish(["/usr/lib/rabbitmq/bin/rabbitmqctl", *words])
 
     def crash(self) -> None:
         """SIGKILL; `start` brings it back with what it had written down."""

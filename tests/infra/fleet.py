@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -170,6 +171,10 @@ class Fleet:
             self.again(partial(self._call, f"{batch}-{n}"))
         self._sent += count
 
+    def recorded(self, count: int) -> None:
+        """So many actions more were recorded by other ways, and settle as well."""
+        self._sent += count
+
     def again(self, call: Callable[[], T]) -> T:
         """The call's answer; one that an outage gave up is made again, for as long as an outage here may last."""
         answers: list[T] = []
@@ -223,6 +228,16 @@ class Fleet:
         assert done == Counter(keys), f"{len(keys)} actions, {done.total()} effects"
         assert self.ended() == [], self.told()
 
+    def outlast(self, seconds: float) -> None:
+        """An outage of this length, in which no process may end."""
+        over = time.monotonic() + seconds
+        self._until(lambda: time.monotonic() > over, seconds + READY_S, "the outage's end")
+        assert self.ended() == [], self.told()
+
+    def relay_says(self, text: str) -> None:
+        """Waits for the relay's word."""
+        self._until(lambda: self.processes[0].says(text), READY_S, f"the relay's {text}")
+
     def effects(self) -> int:
         """How many there are by now."""
         return sum(effect.kind in KINDS for effect in self.sandbox.effects())
@@ -257,4 +272,4 @@ class Fleet:
             until(lambda: condition() or self.ended(), within_s, what=what)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.told()}") from None
-        assert not self.ended(), f"{what} did not come: a process ended by itself\n{self.told()}"
+        assert condition() or not self.ended(), f"{what} did not come: a process ended by itself\n{self.told()}"

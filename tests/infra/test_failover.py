@@ -90,5 +90,5 @@ def test_nobody_takes_writes_for_a_while(pair: Pair, broker: Redis, world: Sandb
     """The same server turns read-only and back, without a standby's help: everybody waits for it, and nobody ends."""
     with Fleet(tmp_path, pair.ledger.url, pair.ledger.url, broker.url, world) as fleet, fleet.upset():
         pair.read_only()
-        until(lambda: fleet.processes[0].says("ledger_outage_began") or fleet.ended(), what="the relay's word of it")
+        fleet.relay_says("ledger_outage_began")
         pair.primary.run("ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()")
