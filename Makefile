@@ -14,10 +14,10 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + $$(getconf _NPROCESSORS_ONL
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$python; break; fi; done)
 
-.PHONY: help demo up test lint format cases guards wheel clean
+.PHONY: help demo up test chaos-infra lint format cases guards wheel clean
 
 help: ## Show the targets
-	@awk -F ': .*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.installed-local ## An incident, told twice, for real: a naive harness, then ours
 	@$(BIN)/counterfoil demo $(ARGS)
@@ -27,6 +27,10 @@ up: $(VENV)/.installed-local ## The whole stack on this machine; Ctrl-C stops it
 
 test: $(VENV)/.installed-dev ## All tests, over real Postgres, Valkey and worker processes
 	@$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+
+chaos-infra: $(VENV)/.installed-dev ## The fleet behind PgBouncer, TLS, Sentinel, RabbitMQ, failovers, silence: 20 min
+	@.ci/servers
+	@$(BIN)/python -m pytest -q --infra tests/infra $(ARGS)
 
 lint: $(VENV)/.installed-dev ## Style, types, and which folder may import which
 	$(BIN)/ruff check .
