@@ -83,10 +83,11 @@ settings, app = _load()
 def _check_what_workers_need(**_: object) -> None:
     """Before the first message, not at the first action: beat needs neither."""
     try:
+        address = settings.database_address()
         settings.check_secret_files()
         settings.key_secret()
         _check_counters(settings.admission_url())
-        with closing(Ledger(settings.database_address(), application_name="counterfoil worker")) as ledger:
+        with closing(Ledger(address, application_name="counterfoil worker")) as ledger:
             away = ledger.check()
     except CounterfoilError as error:
         _give_up(error)

@@ -7,8 +7,9 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
+import structlog
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -16,12 +17,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from counterfoil.ledger.address import Address
+from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ConfigError
 from counterfoil.ledger.keys import DEFAULT_ACCOUNT
 from counterfoil.logs import configure_logs
 from counterfoil.settings import Settings
 from counterfoil.webhooks.listener import Answer, Listener, has_secret
 from counterfoil.webhooks.signatures import PROVIDERS
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("counterfoil.webhooks")
 
 BODY_BYTES_MAX = 1 << 20
 """Far above any event of the three; what is larger is not read."""
@@ -67,11 +71,16 @@ def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT, ends what has begun, and returns. `ready` gets the address; port 0 is a free one.
 
-    Raises `ConfigError` where no provider has a webhook secret, a secret cannot be read, or the port is taken.
+    Raises `ConfigError` where no provider has a webhook secret, a secret cannot be read, the port is taken, or the schema is
+    another version's.
     """
     check_secrets(settings)
+    with closing(Ledger(database, application_name="counterfoil webhooks")) as ledger:
+        away = ledger.check()
     with _listening(host, port) as listening:
         configure_logs()
+        if away is not None:
+            log.error("ledger_unavailable", error=away)
         config = uvicorn.Config(
             app(settings, database=database),
             http="h11",
