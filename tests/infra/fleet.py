@@ -59,7 +59,7 @@ class Process:
     def says(self, text: str) -> bool:
         return text in self.log.read_text(errors="replace")
 
-    def last_words(self, lines: int = 12) -> str:
+    def last_words(self, lines: int = 8) -> str:
         """The end of its log, without what says that all is well."""
         told = self.log.read_text(errors="replace").splitlines()
         return "\n".join([line for line in told if not any(dull in line for dull in DULL)][-lines:])
