@@ -75,12 +75,27 @@ class Redis(Server):
 
     @property
     def socket_url(self) -> str:
-        """Over the Unix socket, as Celery spells it."""
+        """Over the Unix socket, as redis-py spells it."""
+        return f"unix://:{self.password}@{self.socket}?db=0"
+
+    @property
+    def celery_socket_url(self) -> str:
+        """The same as Celery spells it."""
         return f"redis+socket://:{self.password}@{self.socket}?virtual_host=0"
 
     def grant(self, user: str, prefix: str) -> str:
-        """Makes a user who may touch keys and channels of this prefix alone, and administer nothing; gives the URL."""
-        rules = ("on", f">{self.password}", f"~{prefix}*", f"&{prefix}*", "+@all", "-@admin", "-@dangerous")
+        """Makes a user who may touch keys and channels of this prefix alone, as docs/production.md says; gives the URL."""
+        channels = (f"&{prefix}*", f"&{prefix}/0.celeryev/worker.*", f"&{prefix}/0.celery.pidbox")
+        rules = (
+            "on",
+            f">{self.password}",
+            "resetkeys",
+            f"~{prefix}*",
+            "resetchannels",
+            *channels,
+            "+@all",
+            "-@dangerous",
+        )
         with self.client() as client:
             client.execute_command("ACL", "SETUSER", user, *rules)
         return f"redis://{user}:{self.password}@{HOST}:{self.port}/0"

@@ -24,6 +24,7 @@ from tests.infra.servers import READY_S, until
 from counterfoil import Counterfoil, LedgerUnavailable, Status
 from counterfoil.sandbox.client import Sandbox
 from counterfoil.settings import Settings
+from counterfoil.settings_sources import merge
 from counterfoil.stack.project import to_toml
 
 ROOT = Path(__file__).parents[2]
@@ -120,7 +121,7 @@ class Fleet:
             "broker": {"url": self.broker_url, "key_prefix": PREFIX},
             "providers": {"stripe": stripe},
         }
-        (self.folder / "counterfoil.toml").write_text(to_toml({**values, **self.settings}))
+        (self.folder / "counterfoil.toml").write_text(to_toml(merge(values, self.settings)))
 
     def start(self) -> None:
         """All of its processes; returns when the workers take messages."""

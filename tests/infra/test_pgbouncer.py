@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -14,51 +15,55 @@ from tests.infra.servers import LedgerAt, PgBouncer, Place, Postgres
 from counterfoil.sandbox.client import Sandbox
 
 Mode = Literal["session", "transaction"]
+Pooled = Callable[[Mode, str], AbstractContextManager[tuple[Fleet, PgBouncer]]]
 MODES: tuple[Mode, ...] = ("session", "transaction")
 
 
-@pytest.fixture(params=MODES)
-def pooled(place: Place, world: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pooled]:
+@pytest.fixture
+def pooled(place: Place, world: Sandbox, tmp_path: Path) -> Iterator[Pooled]:
+    """A fleet behind a pooler in this mode, with what the configuration says of it."""
     with Postgres(place) as postgres, Redis(place) as broker:
         ledger = LedgerAt.made(postgres)
-        with PgBouncer(place, postgres.urls, request.param, ledger.logins()) as pooler:
 
-            def through(role: str) -> str:
-                return ledger.url(role, through=pooler.urls)
+        @contextmanager
+        def fleet_behind(mode: Mode, said: str = "") -> Iterator[tuple[Fleet, PgBouncer]]:
+            settings = {"database": {"pooler": said}} if said else {}
+            with PgBouncer(place, postgres.urls, mode, ledger.logins()) as pooler:
 
-            with Fleet(tmp_path, through, ledger.url, broker.url, world) as fleet:
-                yield fleet, pooler
+                def through(role: str) -> str:
+                    return ledger.url(role, through=pooler.urls)
 
+                with Fleet(tmp_path, through, ledger.url, broker.url, world, settings=settings) as fleet:
+                    yield fleet, pooler
 
-Pooled = tuple[Fleet, PgBouncer]
+        yield fleet_behind
 
 
 @pytest.mark.infra(seconds=18)
-def test_all_goes_through_it(pooled: Pooled) -> None:
-    """Agents, relay, workers and beat work as without it."""
-    fleet, _ = pooled
-    fleet.send()
-    fleet.settle()
+@pytest.mark.parametrize("said", ["", "as it is"], ids=["found-out", "configured"])
+@pytest.mark.parametrize("mode", MODES)
+def test_all_goes_through_it(pooled: Pooled, mode: Mode, said: str) -> None:
+    """Agents, relay, workers and beat work as without it, whether they find it out or are told."""
+    with pooled(mode, said and mode) as (fleet, _):
+        fleet.send()
+        fleet.settle()
 
 
 @pytest.mark.infra(seconds=25)
-def test_it_restarts_in_the_middle(pooled: Pooled) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_it_restarts_in_the_middle(pooled: Pooled, mode: Mode) -> None:
     """Killed and started again: every connection is made anew, and no statement that one of them had prepared is missed."""
-    fleet, pooler = pooled
-    with fleet.upset():
+    with pooled(mode, "") as (fleet, pooler), fleet.upset():
         pooler.kill()
         pooler.start()
 
 
 @pytest.mark.infra(seconds=25)
-def test_its_server_connections_are_replaced(pooled: Pooled, place: Place) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_its_server_connections_are_replaced(pooled: Pooled, mode: Mode) -> None:
     """Postgres ends the pooler's connections, idle and busy ones: who was on one of them tries again on another."""
-    fleet, _ = pooled
-    with fleet.upset():
+    ours = "FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user"
+    with pooled(mode, "") as (fleet, _), fleet.upset():
         for _ in range(3):
-            ended = fleet.rows(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND usename <> current_user"
-            )
-            assert ended, "nobody was connected"
-            fleet.wait_for_effects(fleet.effects() + 5)
+            assert fleet.rows(f"SELECT pg_terminate_backend(pid) {ours}"), "nobody was connected"
+            fleet.wait_for_effects(fleet.effects() + 3)

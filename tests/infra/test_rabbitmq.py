@@ -35,6 +35,15 @@ def test_all_goes_through_it(fleet: Fleet) -> None:
     fleet.settle()
 
 
+@pytest.mark.infra(seconds=30)
+def test_quorum_queues(broker: RabbitMq, ledger: Url, world: Sandbox, tmp_path: Path) -> None:
+    """The same with queues of the kind that outlives a node."""
+    quorum = {"broker": {"queue_type": "quorum"}}
+    with Fleet(tmp_path, ledger, ledger, broker.url, world, settings=quorum) as fleet:
+        fleet.send()
+        fleet.settle()
+
+
 @pytest.mark.infra(seconds=45)
 def test_killed_in_the_middle(fleet: Fleet, broker: RabbitMq) -> None:
     """SIGKILL, and started again: queues are there, messages may be gone."""

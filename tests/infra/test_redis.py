@@ -95,7 +95,7 @@ def test_a_server_whose_ca_is_another_is_refused(
 
 @pytest.mark.infra(seconds=15)
 def test_a_user_who_is_confined_to_our_prefix(broker: Redis, fleet_at: Made) -> None:
-    """An ACL of our keys and channels, without administration and what is dangerous, is enough."""
+    """An ACL of our keys and channels, without what is dangerous, is enough: nothing else is tried."""
     with fleet_at(broker.grant("counterfoil", PREFIX)) as fleet:
         fleet.send()
         fleet.settle()
@@ -104,9 +104,10 @@ def test_a_user_who_is_confined_to_our_prefix(broker: Redis, fleet_at: Made) -> 
 
 
 @pytest.mark.infra(seconds=15)
-def test_unix_socket(broker: Redis, fleet_at: Made) -> None:
-    """Without TCP, as Celery spells it."""
-    with fleet_at(broker.socket_url) as fleet:
+@pytest.mark.parametrize("spelling", ["celery", "redis-py"])
+def test_unix_socket(broker: Redis, fleet_at: Made, spelling: str) -> None:
+    """Without TCP, as either spells it."""
+    with fleet_at(broker.celery_socket_url if spelling == "celery" else broker.socket_url) as fleet:
         fleet.send()
         fleet.settle()
 
