@@ -130,7 +130,7 @@ class Fleet:
         self.begin("relay", "-m", "counterfoil.cli", "relay")
         self.begin("beat", *celery, "beat", "-l", "INFO")
         for name in names:
-            self.begin(name, *celery, "worker", "-n", f"{name}@infra", "-c", "2", "-l", "INFO", "--without-gossip")
+            self.begin(name, *celery, "worker", "-n", f"{name}@infra", "-c", "2", "-l", "INFO")
         ready = [(process, f"{process.name}@infra ready") for process in self.processes if process.name in names]
         self._until(lambda: all(process.says(text) for process, text in ready), READY_S, "the workers' start")
 
