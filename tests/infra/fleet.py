@@ -201,7 +201,8 @@ class Fleet:
         assert told.status in (Status.PENDING, Status.UNCERTAIN, Status.SUCCEEDED), told
 
     def _enqueue(self, batch: str, numbers: Sequence[int]) -> None:
-        with psycopg.connect(self.database("agent"), connect_timeout=5) as connection:
+        # The application's own connection, which a pooler in transaction mode may be behind.
+        with psycopg.connect(self.database("agent"), connect_timeout=5, prepare_threshold=None) as connection:
             for n in numbers:
                 order = f"{batch}-{n}"
                 charge = {"customer": f"cus_{n % RUNS}", "amount_minor": 500, "currency": "usd", "order_id": order}
