@@ -10,13 +10,16 @@ import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import Database
-from tests.infra.fleet import Url
 from tests.infra.servers import Place, new_place
 
 from counterfoil.sandbox.client import Sandbox
+
+if TYPE_CHECKING:
+    from tests.infra.fleet import Url  # reads how many actions there are, which a sample changes first
 
 SAMPLE_S = 60.0
 SAMPLE_ACTIONS = 60
