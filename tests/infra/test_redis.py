@@ -103,6 +103,20 @@ def test_a_user_who_is_confined_to_our_prefix(broker: Redis, fleet_at: Made) -> 
         assert denied == [], denied
 
 
+@pytest.mark.infra(seconds=5)
+@pytest.mark.parametrize("lacks", ["patterns", "keys"])
+def test_a_right_that_is_missing_is_told_before_the_start(broker: Redis, fleet_at: Made, lacks: str) -> None:
+    """One line, and where the rights are listed."""
+    fleet = fleet_at(broker.grant("counterfoil", PREFIX))
+    fleet.configure()
+    rules = ("resetchannels", f"&{PREFIX}*") if lacks == "patterns" else ("resetkeys", "~other:*")
+    broker.command("ACL", "SETUSER", "counterfoil", *rules)
+    checked = check_config(fleet)
+    assert (checked.returncode, checked.stdout) == (5, "")
+    assert "docs/production.md" in checked.stderr
+    assert len(checked.stderr.splitlines()) == 2
+
+
 @pytest.mark.infra(seconds=15)
 @pytest.mark.parametrize("spelling", ["celery", "redis-py"])
 def test_unix_socket(broker: Redis, fleet_at: Made, spelling: str) -> None:
