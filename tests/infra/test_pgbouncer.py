@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,9 @@ from tests.infra.brokers import Redis
 from tests.infra.fleet import Fleet
 from tests.infra.servers import LedgerAt, PgBouncer, Place, Postgres
 
+from counterfoil.ledger import migrate, roles
+from counterfoil.ledger.connection import Ledger
+from counterfoil.ledger.schema import SCHEMA
 from counterfoil.sandbox.client import Sandbox
 
 Mode = Literal["session", "transaction"]
@@ -67,3 +71,20 @@ def test_its_server_connections_are_replaced(pooled: Pooled, mode: Mode) -> None
         for _ in range(3):
             assert fleet.rows(f"SELECT pg_terminate_backend(pid) {ours}"), "nobody was connected"
             fleet.wait_for_effects(fleet.effects() + 3)
+
+
+@pytest.mark.infra(seconds=10)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_schema_is_made_through_it(place: Place, mode: Mode) -> None:
+    """Groups, migrations by four at once, and a grant: no lock and no role outlasts its transaction."""
+    with Postgres(place) as postgres:
+        postgres.run("CREATE DATABASE app", "CREATE ROLE app_worker LOGIN PASSWORD 'x'")
+        with PgBouncer(place, postgres.urls, mode, {}) as pooler:
+            owner = pooler.urls.postgres_as("postgres", postgres.urls.password, "app")
+            roles.create_groups(owner)
+            with ThreadPoolExecutor(4) as threads:
+                assert set(threads.map(migrate.upgrade, [owner] * 4)) == {SCHEMA}
+            roles.grant(owner, "app_worker", as_="worker", tenant="*")
+            with closing(Ledger(owner)) as ledger:
+                assert ledger.connected().is_pooled
+                assert ledger.check() is None
