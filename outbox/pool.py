@@ -208,6 +208,11 @@ def _told(cause: BaseException | None) -> CounterfoilError:
             )
         case Fault.NO_LEDGER:
             return ConfigError("this database has no ledger.", key="database.url", fix="Run `counterfoil db upgrade`.")
+        case Fault.STALE:
+            return LedgerUnavailable(
+                f"what this connection had prepared is not there: {why}.",
+                fix="Behind a pooler a connection of your own prepares nothing: psycopg.connect(…, prepare_threshold=None).",
+            )
         case Fault.READ_ONLY:
             return LedgerUnavailable(
                 "the database takes no writes, so nothing was recorded.",
