@@ -42,8 +42,8 @@ PREFIX = "cf-infra-"
 
 T = TypeVar("T")
 
-DULL = (" received", " succeeded in ", "Sending due task")
-"""Lines of Celery's about each task."""
+DULL = ("] Task counterfoil.", "Sending due task", '"event": "settled"')
+"""In lines about work that goes on as it should."""
 
 Url = Callable[[str], str]
 """The libpq URL of a role."""
