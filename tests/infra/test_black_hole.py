@@ -27,7 +27,7 @@ def broker(place: Place) -> Iterator[Redis]:
         yield started
 
 
-@pytest.mark.infra(seconds=60)
+@pytest.mark.infra(seconds=50)
 def test_postgres_is_frozen(postgres: Postgres, broker: Redis, world: Sandbox, tmp_path: Path) -> None:
     """SIGSTOP: its connections stay, new ones are taken by the kernel, and no byte comes back."""
     ledger = LedgerAt.made(postgres)
@@ -35,7 +35,7 @@ def test_postgres_is_frozen(postgres: Postgres, broker: Redis, world: Sandbox, t
         fall_silent(fleet, postgres.pause, postgres.resume)
 
 
-@pytest.mark.infra(seconds=60)
+@pytest.mark.infra(seconds=50)
 def test_the_pooler_is_frozen(place: Place, postgres: Postgres, broker: Redis, world: Sandbox, tmp_path: Path) -> None:
     """The same of PgBouncer, while Postgres behind it is well."""
     ledger = LedgerAt.made(postgres)
@@ -48,7 +48,7 @@ def test_the_pooler_is_frozen(place: Place, postgres: Postgres, broker: Redis, w
             fall_silent(fleet, pooler.pause, pooler.resume)
 
 
-@pytest.mark.infra(seconds=60)
+@pytest.mark.infra(seconds=50)
 def test_the_broker_is_frozen(postgres: Postgres, broker: Redis, world: Sandbox, tmp_path: Path) -> None:
     """No agent notices: what it asks for is recorded, and done when Redis is back."""
     ledger = LedgerAt.made(postgres)
@@ -56,7 +56,7 @@ def test_the_broker_is_frozen(postgres: Postgres, broker: Redis, world: Sandbox,
         fall_silent(fleet, broker.pause, broker.resume, may_fail=False)
 
 
-@pytest.mark.infra(seconds=60)
+@pytest.mark.infra(seconds=50)
 def test_the_network_is_gone(place: Place, tmp_path: Path) -> None:
     """Packets vanish, without a FIN or a reset: what the kernel would wait out for a quarter of an hour."""
 

@@ -59,7 +59,7 @@ def broker(place: Place) -> Iterator[Redis]:
         yield started
 
 
-@pytest.mark.infra(seconds=30)
+@pytest.mark.infra(seconds=22)
 @pytest.mark.parametrize("address", ["url", "words"])
 def test_the_primary_is_killed(pair: Pair, broker: Redis, world: Sandbox, tmp_path: Path, address: str) -> None:
     """SIGKILL, and the standby is promoted: all processes go on there, by a URL or by libpq's words."""
@@ -69,7 +69,7 @@ def test_the_primary_is_killed(pair: Pair, broker: Redis, world: Sandbox, tmp_pa
         pair.standby.promote()
 
 
-@pytest.mark.infra(seconds=30)
+@pytest.mark.infra(seconds=22)
 def test_the_primary_is_stopped(pair: Pair, broker: Redis, world: Sandbox, tmp_path: Path) -> None:
     """An orderly switch-over: every connection is told that the server shuts down."""
     with Fleet(tmp_path, pair.as_url, pair.as_url, broker.url, world) as fleet, fleet.upset():
@@ -77,7 +77,7 @@ def test_the_primary_is_stopped(pair: Pair, broker: Redis, world: Sandbox, tmp_p
         pair.standby.promote()
 
 
-@pytest.mark.infra(seconds=30)
+@pytest.mark.infra(seconds=22)
 def test_the_primary_turns_read_only(pair: Pair, broker: Redis, world: Sandbox, tmp_path: Path) -> None:
     """It lives on and takes no writes: whoever is still connected to it leaves it for the new one."""
     with Fleet(tmp_path, pair.as_url, pair.as_url, broker.url, world) as fleet, fleet.upset():
@@ -85,7 +85,7 @@ def test_the_primary_turns_read_only(pair: Pair, broker: Redis, world: Sandbox, 
         pair.standby.promote()
 
 
-@pytest.mark.infra(seconds=30)
+@pytest.mark.infra(seconds=20)
 def test_nobody_takes_writes_for_a_while(pair: Pair, broker: Redis, world: Sandbox, tmp_path: Path) -> None:
     """The same server turns read-only and back, without a standby's help: everybody waits for it, and nobody ends."""
     with Fleet(tmp_path, pair.ledger.url, pair.ledger.url, broker.url, world) as fleet, fleet.upset():

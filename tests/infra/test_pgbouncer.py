@@ -43,7 +43,7 @@ def pooled(place: Place, world: Sandbox, tmp_path: Path) -> Iterator[Pooled]:
         yield fleet_behind
 
 
-@pytest.mark.infra(seconds=18)
+@pytest.mark.infra(seconds=10)
 @pytest.mark.parametrize("said", ["", "as it is"], ids=["found-out", "configured"])
 @pytest.mark.parametrize("mode", MODES)
 def test_all_goes_through_it(pooled: Pooled, mode: Mode, said: str) -> None:
@@ -53,7 +53,7 @@ def test_all_goes_through_it(pooled: Pooled, mode: Mode, said: str) -> None:
         fleet.settle()
 
 
-@pytest.mark.infra(seconds=25)
+@pytest.mark.infra(seconds=10)
 @pytest.mark.parametrize("mode", MODES)
 def test_it_restarts_in_the_middle(pooled: Pooled, mode: Mode) -> None:
     """Killed and started again: every connection is made anew, and no statement that one of them had prepared is missed."""
@@ -62,7 +62,7 @@ def test_it_restarts_in_the_middle(pooled: Pooled, mode: Mode) -> None:
         pooler.start()
 
 
-@pytest.mark.infra(seconds=25)
+@pytest.mark.infra(seconds=12)
 @pytest.mark.parametrize("mode", MODES)
 def test_its_server_connections_are_replaced(pooled: Pooled, mode: Mode) -> None:
     """Postgres ends the pooler's connections, idle and busy ones: who was on one of them tries again on another."""

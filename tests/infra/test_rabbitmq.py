@@ -28,14 +28,14 @@ def fleet(broker: RabbitMq, ledger: Url, world: Sandbox, tmp_path: Path) -> Iter
         yield started
 
 
-@pytest.mark.infra(seconds=30)
+@pytest.mark.infra(seconds=18)
 def test_all_goes_through_it(fleet: Fleet) -> None:
     """As over Redis."""
     fleet.send()
     fleet.settle()
 
 
-@pytest.mark.infra(seconds=30)
+@pytest.mark.infra(seconds=18)
 def test_quorum_queues(broker: RabbitMq, ledger: Url, world: Sandbox, tmp_path: Path) -> None:
     """The same with queues of the kind that outlives a node."""
     quorum = {"broker": {"queue_type": "quorum"}}
@@ -44,7 +44,7 @@ def test_quorum_queues(broker: RabbitMq, ledger: Url, world: Sandbox, tmp_path: 
         fleet.settle()
 
 
-@pytest.mark.infra(seconds=45)
+@pytest.mark.infra(seconds=30)
 def test_killed_in_the_middle(fleet: Fleet, broker: RabbitMq) -> None:
     """SIGKILL, and started again: queues are there, messages may be gone."""
     with fleet.upset():
@@ -52,7 +52,7 @@ def test_killed_in_the_middle(fleet: Fleet, broker: RabbitMq) -> None:
         broker.start()
 
 
-@pytest.mark.infra(seconds=60)
+@pytest.mark.infra(seconds=42)
 def test_frozen_in_the_middle(fleet: Fleet, broker: RabbitMq) -> None:
     """It takes bytes and answers none: whoever waits for it gives up, and comes back."""
     with fleet.upset(), broker.frozen():

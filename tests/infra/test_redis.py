@@ -46,7 +46,7 @@ def check_config(fleet: Fleet) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.infra(seconds=15)
+@pytest.mark.infra(seconds=11)
 @pytest.mark.parametrize(
     "spelling",
     [
@@ -69,7 +69,7 @@ def test_tls(place: Place, certificates: Certificates, fleet_at: Made, spelling:
         assert [key for key in keys if not key.startswith(PREFIX)] == []
 
 
-@pytest.mark.infra(seconds=8)
+@pytest.mark.infra(seconds=6)
 @pytest.mark.parametrize("reqs", ["CERT_REQUIRED", "required"])
 def test_a_server_whose_ca_is_another_is_refused(
     place: Place, certificates: Certificates, fleet_at: Made, reqs: str
@@ -93,7 +93,7 @@ def test_a_server_whose_ca_is_another_is_refused(
             fleet.__exit__()
 
 
-@pytest.mark.infra(seconds=15)
+@pytest.mark.infra(seconds=12)
 def test_a_user_who_is_confined_to_our_prefix(broker: Redis, fleet_at: Made) -> None:
     """An ACL of our keys and channels, without what is dangerous, is enough: nothing else is tried."""
     with fleet_at(broker.grant("counterfoil", PREFIX)) as fleet:
@@ -117,7 +117,7 @@ def test_a_right_that_is_missing_is_told_before_the_start(broker: Redis, fleet_a
     assert len(checked.stderr.splitlines()) == 2
 
 
-@pytest.mark.infra(seconds=15)
+@pytest.mark.infra(seconds=10)
 @pytest.mark.parametrize("spelling", ["celery", "redis-py"])
 def test_unix_socket(broker: Redis, fleet_at: Made, spelling: str) -> None:
     """Without TCP, as either spells it."""
@@ -126,7 +126,7 @@ def test_unix_socket(broker: Redis, fleet_at: Made, spelling: str) -> None:
         fleet.settle()
 
 
-@pytest.mark.infra(seconds=30)
+@pytest.mark.infra(seconds=22)
 def test_a_replica_for_a_while(broker: Redis, fleet_at: Made) -> None:
     """Each write is refused as READONLY, reads that block among them, for ten seconds: everybody waits, and goes on."""
     with fleet_at(broker.url) as fleet, fleet.upset():
@@ -135,7 +135,7 @@ def test_a_replica_for_a_while(broker: Redis, fleet_at: Made) -> None:
         broker.command("REPLICAOF", "NO", "ONE")
 
 
-@pytest.mark.infra(seconds=25)
+@pytest.mark.infra(seconds=17)
 def test_no_memory_left(broker: Redis, fleet_at: Made) -> None:
     """Each write is refused as OOM until there is memory again."""
     with fleet_at(broker.url) as fleet, fleet.upset():
@@ -146,7 +146,7 @@ def test_no_memory_left(broker: Redis, fleet_at: Made) -> None:
         broker.command("CONFIG", "SET", "maxmemory", 0)
 
 
-@pytest.mark.infra(seconds=30)
+@pytest.mark.infra(seconds=40)
 @pytest.mark.parametrize("spelling", ["one", "list"])
 def test_sentinel(place: Place, fleet_at: Made, spelling: str) -> None:
     """The master is killed and its replica takes over; the old one comes back as a replica. One Sentinel, or a list."""
@@ -163,7 +163,7 @@ def test_sentinel(place: Place, fleet_at: Made, spelling: str) -> None:
         until(lambda: first.command("ROLE")[0] == "slave", what="the old master's demotion")
 
 
-@pytest.mark.infra(seconds=20)
+@pytest.mark.infra(seconds=17)
 def test_killed_and_empty(broker: Redis, fleet_at: Made) -> None:
     """SIGKILL, away for some seconds, and back with nothing of what it held."""
     with fleet_at(broker.url) as fleet, fleet.upset():

@@ -12,7 +12,7 @@ from tests.infra.servers import LedgerAt, Place, Postgres
 from counterfoil.sandbox.client import Sandbox
 
 
-@pytest.mark.infra(seconds=20)
+@pytest.mark.infra(seconds=12)
 def test_plain_servers(place: Place, world: Sandbox, tmp_path: Path) -> None:
     """Nothing stands between the fleet and its servers, and nothing goes wrong."""
     with Postgres(place) as postgres, Redis(place) as broker:
