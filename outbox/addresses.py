@@ -50,7 +50,7 @@ class RedisAddress:
         return {
             "broker_url": self._kombu_url(),
             "broker_use_ssl": None if self.tls is None else with_files(self.tls),
-            "broker_transport_options": self._sentinel_options(),
+            "broker_transport_options": {"master_name": self.master_name} if self.master_name else {},
         }
 
     def _kombu_url(self) -> str:
@@ -60,10 +60,9 @@ class RedisAddress:
         kind = "sentinel" if self.master_name else "redis"
         return ";".join(f"{kind}://{login}{_host(host)}:{port}/{self.database}" for host, port in self.hosts)
 
-    def _sentinel_options(self) -> dict[str, Any]:
-        if not self.master_name:
-            return {}
-        return {"master_name": self.master_name, "sentinel_kwargs": {**(self.tls or {}), **self.sentinel}}
+    def sentinel_options(self) -> dict[str, Any]:
+        """redis-py's arguments for the sentinels themselves."""
+        return {**({} if self.tls is None else {"ssl": True, **with_files(self.tls)}), **self.sentinel}
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,10 +57,12 @@ def broker_app(
         raise ConfigError(f"the broker's address {refused}.", key="broker.url") from None
     app = Celery("counterfoil", set_as_current=True, include=list(include))
     options = _transport_options(address, key_prefix, visibility_timeout_s, socket_timeout_s)
+    arguments = _queue_arguments(address, queue_type)
     app.conf.update(
         broker_url=reached["broker_url"],
         broker_use_ssl=reached["broker_use_ssl"],
-        broker_transport_options={**options, **reached["broker_transport_options"]},
+        broker_transport_options={**reached["broker_transport_options"], **options},
+        counterfoil_queue_arguments=arguments,  # ours, for `send_wake_ups`
         broker_connection_retry_on_startup=True,
         # A Redis that becomes a replica or loads its data answers, and with an error: that is no reason to end, either.
         broker_channel_error_retry=True,
@@ -82,7 +84,7 @@ def broker_app(
         result_accept_content=["json"],
         event_serializer="json",
         task_create_missing_queues=False,
-        task_queues=[Queue(name, queue_arguments=_arguments(address, queue_type)) for name in queues],
+        task_queues=[Queue(name, queue_arguments=arguments) for name in queues],
         task_default_queue="cf-dead",  # not declared: a task without a queue is refused instead of lost
         worker_send_task_events=False,
         task_send_sent_event=False,
@@ -117,7 +119,7 @@ def send_wake_ups(
         EXECUTE,
         args=([[wake_up.action_id, wake_up.generation] for wake_up in wake_ups],),
         task_id=f"{first.action_id}:{first.generation}:{publish_count}",
-        queue=Queue(queue),
+        queue=Queue(queue, queue_arguments=app.conf.counterfoil_queue_arguments),  # declared as workers declare it
         producer=producer,
         argsrepr="-",
         kwargsrepr="-",
@@ -141,7 +143,7 @@ def _read_wake_up(pair: object) -> WakeUp:
     raise ValueError("a wake-up is [action id, generation]")
 
 
-def _arguments(address: RedisAddress | RabbitAddress, queue_type: str) -> dict[str, str]:
+def _queue_arguments(address: RedisAddress | RabbitAddress, queue_type: str) -> dict[str, str]:
     return {"x-queue-type": queue_type} if isinstance(address, RabbitAddress) and queue_type != "classic" else {}
 
 
@@ -151,6 +153,7 @@ def _transport_options(
     if isinstance(address, RabbitAddress):
         return {"confirm_publish": True, "max_retries": 0}  # RabbitMQ drops silently at an alarm unless it confirms
     return {
+        **_sentinel_options(address, socket_timeout_s),
         "global_keyprefix": key_prefix,
         "visibility_timeout": visibility_timeout_s,
         "unacked_restore_interval": 10,
@@ -162,3 +165,14 @@ def _transport_options(
         "max_retries": 0,
         "priority_steps": [0],  # one list a queue, so that its length is the depth
     }
+
+
+def _sentinel_options(address: RedisAddress, socket_timeout_s: float) -> dict[str, Any]:
+    """A sentinel that is away or hangs is asked once and for seconds: the next one knows as much."""
+    if not address.master_name:
+        return {}
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    waits = {"socket_timeout": min(3, socket_timeout_s), "socket_connect_timeout": min(3, socket_timeout_s)}
+    return {"sentinel_kwargs": {**address.sentinel_options(), **waits, "retry": Retry(NoBackoff(), 0)}}

@@ -263,7 +263,8 @@ def run_relay(settings: Settings, *, gate: GateOf = always_open, notify: Callabl
     configure_logs()
     keep_to_our_own()
     stop = threading.Event()
-    app = broker_app(url=settings.broker_url(), key_prefix=settings.broker.key_prefix, queues=())
+    broker = settings.broker
+    app = broker_app(url=settings.broker_url(), key_prefix=broker.key_prefix, queue_type=broker.queue_type, queues=())
     ledger = Ledger(settings.database_address(), application_name="counterfoil relay")
     relay = Relay(
         ledger,

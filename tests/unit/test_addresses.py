@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from kombu.connection import Connection
+from kombu.entity import Queue
 
 from counterfoil import ConfigError
+from counterfoil.ledger.claims import WakeUp
 from counterfoil.outbox.addresses import AddressRefused, RabbitAddress, RedisAddress, is_redis, read_broker, read_redis
-from counterfoil.outbox.broker import broker_app
+from counterfoil.outbox.broker import broker_app, send_wake_ups
 from counterfoil.settings import Settings
 from counterfoil.workers.redis_client import redis_client
 
@@ -83,7 +85,9 @@ def test_sentinels() -> None:
     assert found.hosts == (("a", 26379), ("b", 26380))
     assert (found.database, found.master_name, found.sentinel) == (1, "mymaster", {"password": "s"})
     told = found.celery()
-    assert told["broker_transport_options"] == {"master_name": "mymaster", "sentinel_kwargs": {"password": "s"}}
+    options = broker_app(url=url, key_prefix="cf:", queues=[]).conf.broker_transport_options
+    assert (options["master_name"], options["sentinel_kwargs"]["password"]) == ("mymaster", "s")
+    assert options["sentinel_kwargs"]["socket_timeout"] == 3, "one that hangs is left for the next"
     assert [part.partition("://")[0] for part in told["broker_url"].split(";")] == ["sentinel", "sentinel"]
 
 
@@ -159,5 +163,10 @@ def test_a_broker_that_answers_with_an_error_ends_no_worker() -> None:
 )
 def test_queues_of_a_kind(url: str, queue_type: str, arguments: dict[str, str]) -> None:
     """Quorum queues are RabbitMQ's."""
-    [queue] = broker_app(url=url, key_prefix="cf:", queues=["q"], queue_type=queue_type).conf.task_queues
+    app = broker_app(url=url, key_prefix="cf:", queues=["q"], queue_type=queue_type)
+    [queue] = app.conf.task_queues
     assert queue.queue_arguments == arguments
+    sent: list[Queue] = []
+    app.send_task = lambda *_, queue, **__: sent.append(queue)
+    send_wake_ups(app, None, queue="q", wake_ups=[WakeUp("act_1", 1)], publish_count=1)  # type: ignore[arg-type]
+    assert [queue.queue_arguments for queue in sent] == [arguments], "the relay declares it alike"
