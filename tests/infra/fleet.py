@@ -240,6 +240,12 @@ class Fleet:
         """Waits for the relay's word."""
         self._until(lambda: self.processes[0].says(text), READY_S, f"the relay's {text}")
 
+    def counts_together(self) -> None:
+        """The counters' client has reached the Redis that the broker's client uses, in every process and at once."""
+        alone = ("admission_is_per_process", "admission_store_away")
+        told = [f"{process.name}: {word}" for process in self.processes for word in alone if process.says(word)]
+        assert not told, self.told()
+
     def effects(self) -> int:
         """How many there are by now."""
         return sum(effect.kind in KINDS for effect in self.sandbox.effects())

@@ -65,6 +65,7 @@ def test_tls(place: Place, certificates: Certificates, fleet_at: Made, spelling:
             assert checked.returncode == 0, checked.stdout + checked.stderr
             fleet.send()
             fleet.settle()
+            fleet.counts_together()
         keys = broker.command("KEYS", "*")
         assert [key for key in keys if not key.startswith(PREFIX)] == []
 
@@ -99,6 +100,7 @@ def test_a_user_who_is_confined_to_our_prefix(broker: Redis, fleet_at: Made) -> 
     with fleet_at(broker.grant("counterfoil", PREFIX)) as fleet:
         fleet.send()
         fleet.settle()
+        fleet.counts_together()
         denied = broker.command("ACL", "LOG")
         assert denied == [], denied
 
@@ -124,6 +126,7 @@ def test_unix_socket(broker: Redis, fleet_at: Made, spelling: str) -> None:
     with fleet_at(broker.celery_socket_url if spelling == "celery" else broker.socket_url) as fleet:
         fleet.send()
         fleet.settle()
+        fleet.counts_together()
 
 
 @pytest.mark.infra(seconds=22)
