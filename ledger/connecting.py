@@ -27,7 +27,7 @@ from counterfoil.ledger.schema import check_schema
 T = TypeVar("T")
 
 CONNECT_S = 5
-"""For each host; an answer to a new connection takes milliseconds, and seconds where a serverless database wakes up."""
+"""For each host, unless the address has a `connect_timeout`; an answer to a new connection takes milliseconds."""
 
 STATEMENT_S = 15
 """The server ends a statement of ours that runs for longer; the longest are sweeps of some hundred milliseconds."""
@@ -111,10 +111,9 @@ def connect(
         connection = LedgerConnection.connect(
             address.libpq,
             autocommit=True,
-            connect_timeout=math.ceil(max(2, min(CONNECT_S, left_s))),
             application_name=application_name[:63],
             **PARAMETERS,
-            **_for_writes(address),
+            **_for_hosts(address, left_s),
         )
         try:
             _introduced(connection, address, limits=limits, needs_schema=needs_schema)
@@ -128,7 +127,7 @@ def connect(
         problem = ConfigError(
             "the database URL cannot be read.", key="database.url", fix="postgresql://LOGIN:PASSWORD@HOST:5432/DATABASE"
         )
-    except psycopg.OperationalError as error:
+    except psycopg.Error as error:
         raise LedgerUnavailable(
             f"cannot connect to the database: {said_of(error)}.", fix="Is it running, and is [database] url right?"
         ) from error
@@ -153,11 +152,17 @@ def _introduced(connection: LedgerConnection, address: Address, *, limits: bool,
         check_schema(has_ledger=has_ledger, comment=comment)
 
 
-def _for_writes(address: Address) -> dict[str, Any]:
-    """Where several hosts are named, the one that takes writes is meant, unless the address says otherwise."""
+def _for_hosts(address: Address, left_s: float) -> dict[str, Any]:
+    """Where several hosts are named, the one that takes writes is meant, unless the address says otherwise; each of them
+    gets its part of what is left of a bound."""
     known = conninfo_to_dict(address.libpq)
-    hosts = f"{known.get('host') or ''}{known.get('hostaddr') or ''}"
-    return {"target_session_attrs": "read-write"} if "," in hosts and "target_session_attrs" not in known else {}
+    count = max(str(known.get(name) or "").count(",") + 1 for name in ("host", "hostaddr"))
+    wants_writes = count > 1 and "target_session_attrs" not in known
+    connect_s = int(known.get("connect_timeout") or CONNECT_S)
+    return {
+        "connect_timeout": math.ceil(max(2, min(connect_s, left_s / count))),  # libpq's own least is 2
+        **({"target_session_attrs": "read-write"} if wants_writes else {}),
+    }
 
 
 def _until(gen: Generator[Any, Any, T], end: float) -> Generator[Any, Any, T]:

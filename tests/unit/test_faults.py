@@ -68,7 +68,16 @@ def test_a_connection_s_error_is_one_line() -> None:
 )
 def test_of_several_hosts_the_one_that_takes_writes_is_meant(url: str, wants: str | None) -> None:
     """Unless the address says otherwise, as one for readers may."""
-    assert connecting._for_writes(Address(url)).get("target_session_attrs") == wants
+    given = connecting._for_hosts(Address(url), 8.0)
+    assert given.get("target_session_attrs") == wants
+    assert given["connect_timeout"] == (4 if "," in url else 5), "all of them fit into a call's bound"
+
+
+def test_an_address_may_say_how_long_a_new_connection_takes() -> None:
+    """A database that must wake up takes seconds; within a call there is no more than the call has."""
+    slow = Address("postgresql://a/d?connect_timeout=30")
+    assert connecting._for_hosts(slow, float("inf"))["connect_timeout"] == 30
+    assert connecting._for_hosts(slow, 8.0)["connect_timeout"] == 8
 
 
 def test_an_address_shows_no_password() -> None:
