@@ -19,7 +19,7 @@ from counterfoil.ledger.address import Address, address_of
 from counterfoil.ledger.connecting import LedgerConnection, connect
 from counterfoil.ledger.errors import LedgerUnavailable, NotAllowed
 from counterfoil.ledger.faults import Fault, fault_of, said_of
-from counterfoil.ledger.queries import Query
+from counterfoil.ledger.queries import Query, load
 
 Row = dict[str, Any]
 """One row of a query, by column name; the typed records of `claims` and `verdicts` are made from it."""
@@ -29,6 +29,9 @@ CONFLICTS_MAX = 5
 
 RECONNECTS_MAX = 3
 """Connections tried for one repeatable statement; a database that is away longer is an outage, told to the caller."""
+
+
+_SQL = load("counterfoil.ledger", "sql/connection.sql")
 
 
 class Ledger:
@@ -61,13 +64,19 @@ class Ledger:
                     _raise_told(error, fault, query)
         raise AssertionError("unreachable")
 
-    def check(self) -> str | None:
-        """Before a process begins: raises `ConfigError` where it could do nothing here, ever. Returns why the database
-        cannot be reached now, for which every process waits."""
+    def check_worker(self) -> str | None:
+        """Before a relay, a worker or a listener begins: raises `ConfigError` or `NotAllowed` where it could do nothing
+        here, ever. Returns why the database cannot be reached now, for which every process waits."""
         try:
-            self.connected()
+            found = self.row(_SQL["worker_s_right"], {})
         except LedgerUnavailable as error:
             return str(error)
+        assert found is not None
+        if not found["is_worker"]:
+            raise NotAllowed(
+                f"login {found['login']} is not in the workers' group.",
+                fix=f"`counterfoil db grant {found['login']} --as worker --tenant '*'`, or another login in [database] url.",
+            )
         return None
 
     def row(self, query: Query, params: Mapping[str, object], *, repeatable: bool = True) -> Row | None:

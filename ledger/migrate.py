@@ -19,6 +19,8 @@ from counterfoil.ledger.schema import OLDEST_CODE, SCHEMA, comment_of
 OWNER = "counterfoil_owner"
 
 
+POSTGRES_MIN = 16
+
 MIGRATIONS_MAX = 1000
 """Steps of one upgrade."""
 
@@ -31,7 +33,7 @@ def upgrade(database: str | Address) -> str:
     each with its fix.
     """
     with _connect(database) as connection, _config() as config:
-        _check_encoding(connection)
+        _check_server(connection)
         config.attributes["connection"] = connection
         for _ in range(MIGRATIONS_MAX):
             with connection.begin():
@@ -62,9 +64,16 @@ def _begin_as_owner(connection: Connection) -> None:
         raise _refused(error) from error
 
 
-def _check_encoding(connection: Connection) -> None:
+def _check_server(connection: Connection) -> None:
     encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
+    version = connection.execute(text("SHOW server_version_num")).scalar_one()
     connection.rollback()
+    if int(version) < POSTGRES_MIN * 10_000:
+        raise ConfigError(
+            f"this server is Postgres {int(version) // 10_000}, and {POSTGRES_MIN} or newer is needed.",
+            key="database.url",
+            fix="The ledger's statements use what older ones do not have (IS JSON).",
+        )
     if encoding != "UTF8":
         raise ConfigError(
             f"this database's encoding is {encoding}, and arguments may hold any text.",

@@ -279,7 +279,7 @@ def run_relay(settings: Settings, *, gate: GateOf = always_open, notify: Callabl
         intake=Intake(ledger=ledger, registry=Registry.load(settings.tools, settings.http), rules=door_rules(settings)),
     )
     try:
-        away = ledger.check()
+        away = ledger.check_worker()
         if away is not None:
             log.error("ledger_unavailable", error=away)
         for number in (signal.SIGTERM, signal.SIGINT):

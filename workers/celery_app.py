@@ -88,7 +88,7 @@ def _check_what_workers_need(**_: object) -> None:
         settings.key_secret()
         _check_counters(settings.admission_url())
         with closing(Ledger(address, application_name="counterfoil worker")) as ledger:
-            away = ledger.check()
+            away = ledger.check_worker()
     except CounterfoilError as error:
         _give_up(error)
     if away is not None:

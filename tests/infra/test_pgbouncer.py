@@ -87,4 +87,4 @@ def test_the_schema_is_made_through_it(place: Place, mode: Mode) -> None:
             roles.grant(owner, "app_worker", as_="worker", tenant="*")
             with closing(Ledger(owner)) as ledger:
                 assert ledger.connected().is_pooled
-                assert ledger.check() is None
+                assert ledger.check_worker() is None

@@ -20,7 +20,7 @@ from psycopg.rows import tuple_row
 from sqlalchemy import create_engine
 from tests.integration.model_calls import registry
 
-from counterfoil import ConfigError, Counterfoil, LedgerUnavailable
+from counterfoil import ConfigError, Counterfoil, LedgerUnavailable, NotAllowed
 from counterfoil.ledger import connecting, migrate, roles
 from counterfoil.ledger.address import Address
 from counterfoil.ledger.claims import beat_heart
@@ -262,3 +262,21 @@ def test_a_database_of_another_encoding_is_refused(database: Database, encoding:
                 Counterfoil(url, registry=registry()).run("r", tenant="acme", actor="bot")
         finally:
             owner.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def test_a_relay_under_an_agent_s_login_does_not_begin(database: Database) -> None:
+    """Nor a worker: each of its tasks would fail. A database that is away is waited for."""
+    with closing(Ledger(database.url("agent"))) as ledger, pytest.raises(NotAllowed, match="workers' group") as refused:
+        ledger.check_worker()
+    assert "db grant cf_agent --as worker" in refused.value.fix
+    with closing(Ledger(database.url("worker"))) as ledger:
+        assert ledger.check_worker() is None
+    with closing(Ledger("postgresql://127.0.0.1:1/none")) as ledger:
+        assert "cannot connect" in str(ledger.check_worker())
+
+
+def test_a_server_that_is_too_old_is_refused(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first migration fails on its syntax."""
+    monkeypatch.setattr(migrate, "POSTGRES_MIN", 99)
+    with pytest.raises(ConfigError, match="99 or newer"):
+        migrate.upgrade(database.url("owner"))

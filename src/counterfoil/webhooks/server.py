@@ -76,7 +76,7 @@ def serve(
     """
     check_secrets(settings)
     with closing(Ledger(database, application_name="counterfoil webhooks")) as ledger:
-        away = ledger.check()
+        away = ledger.check_worker()
     with _listening(host, port) as listening:
         configure_logs()
         if away is not None:
