@@ -143,6 +143,11 @@ def is_redis(url: str) -> bool:
     return url.startswith(REDIS_KINDS)
 
 
+def check_files(url: str) -> None:
+    """Raises `AddressRefused` for a file of the address that cannot be read."""
+    with_files(read_broker(url).tls or {})
+
+
 def with_files(tls: Mapping[str, Any]) -> dict[str, Any]:
     """Looks for the files where they are used: an agent with the same configuration needs none of them."""
     for name, path in tls.items():
@@ -164,6 +169,8 @@ def _not_of(kind: str, kinds: str) -> str:
 
 def _check_names(query: Mapping[str, str], known: frozenset[str] | set[str]) -> None:
     for name in query:
+        if name in _TLS and not known & _TLS:
+            raise AddressRefused(f"has {name}, and is in plain text: TLS is rediss:// and amqps://")
         if name not in known:
             can = f"it can have {', '.join(sorted(known))}" if known else "it has none"
             raise AddressRefused(f"has a parameter {name!r} that means nothing here ({can})")

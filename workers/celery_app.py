@@ -17,7 +17,7 @@ from counterfoil.entry import find_tools_here, keep_to_our_own
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.errors import ConfigError, CounterfoilError
 from counterfoil.logs import configure_logs
-from counterfoil.outbox.addresses import AddressRefused, read_redis, with_files
+from counterfoil.outbox.addresses import AddressRefused, check_files
 from counterfoil.outbox.broker import RECONCILE_QUEUE, broker_app
 from counterfoil.providers.registry import Registry
 from counterfoil.settings import Settings
@@ -97,7 +97,8 @@ def _check_what_workers_need(**_: object) -> None:
 
 def _check_counters(url: str | None) -> None:
     try:
-        with_files((read_redis(url).tls if url else None) or {})
+        if url is not None:
+            check_files(url)
     except AddressRefused as refused:
         raise ConfigError(f"the address of the fleet's counters {refused}.", key="admission.url") from None
 

@@ -11,6 +11,7 @@ from kombu.connection import Connection
 from kombu.entity import Queue
 
 from counterfoil import ConfigError
+from counterfoil.cli.reach import check_address_files
 from counterfoil.ledger.claims import WakeUp
 from counterfoil.outbox.addresses import AddressRefused, RabbitAddress, RedisAddress, is_redis, read_broker, read_redis
 from counterfoil.outbox.broker import broker_app, send_wake_ups
@@ -112,7 +113,8 @@ def test_rabbitmq() -> None:
         ("redis://a;redis://b", "sentinels only"),
         ("redis://h/zero", "number of a database"),
         ("redis://h:port/0", "port"),
-        ("redis://h?ssl_cert_reqs=required", "means nothing here"),
+        ("redis://h?ssl_cert_reqs=required", "TLS is rediss://"),
+        ("redis://h?timeout=3", "means nothing here"),
         ("rediss://h?ssl_cert_reqs=always", "required, optional, none"),
         ("rediss://h?ssl_ca_file=x", "ssl_ca_certs"),
         ("unix://run/redis.sock", "three slashes"),
@@ -137,6 +139,8 @@ def test_a_file_that_is_not_there_is_told_where_it_is_used(tmp_path: Path) -> No
     assert settings.admission_url() == url
     with pytest.raises(ConfigError, match=r"ssl_ca_certs that cannot be read .*ca\.pem"):
         broker_app(url=url, key_prefix="cf:", queues=[])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        check_address_files(settings)
     with pytest.raises(AddressRefused, match="cannot be read"):
         redis_client(read_redis(url), timeout_s=1)
 

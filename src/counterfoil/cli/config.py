@@ -40,6 +40,7 @@ def check(
 
     settings = place.load_settings(config)
     settings.check_secret_files()
+    reach.check_address_files(settings)
     names = check_tools(settings).names()
     reached, warnings = _reach(settings, config) if connect else ({}, [])
     program = settings.notify.command[0] if settings.notify.command else None

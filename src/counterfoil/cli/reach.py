@@ -75,6 +75,18 @@ def reach_counters(settings: Settings, url: str) -> None:
         client.register_script(text)(keys=[key])
 
 
+def check_address_files(settings: Settings) -> None:
+    """The files that the addresses of broker and counters name. Raises `ConfigError`."""
+    from counterfoil.outbox.addresses import AddressRefused, check_files
+
+    for key, url in (("broker.url", settings.broker.url), ("admission.url", settings.admission.url)):
+        try:
+            if url is not None:
+                check_files(url.get_secret_value())
+        except AddressRefused as refused:
+            raise ConfigError(f"{key} {refused}.", key=key) from None
+
+
 def not_ours(environ: Mapping[str, str]) -> list[str]:
     """A warning for each variable of another program that Celery would prefer to our configuration."""
     return [f"{name} is set and is not ours: our processes ignore it" for name in NOT_OURS if environ.get(name)]
