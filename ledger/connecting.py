@@ -8,6 +8,7 @@ another server connection, and this one is handed to somebody else.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -89,6 +90,11 @@ def within(seconds: float) -> Iterator[None]:
         _ends_at.reset(token)
 
 
+def left_s() -> float:
+    """Seconds until the bound that holds here; infinite where none does."""
+    return max(0.0, _ends_at.get() - time.monotonic())
+
+
 def connect(
     database: str | Address,
     *,
@@ -104,8 +110,7 @@ def connect(
     `ConfigError` for an address that libpq cannot read and, with `needs_schema`, for a schema that this version cannot use.
     """
     address = address_of(database)
-    left_s = _ends_at.get() - time.monotonic()
-    if left_s <= 0:
+    if left_s() <= 0:
         raise LedgerUnavailable("the database did not answer in time.", fix="The same call again is safe.")
     try:
         connection = LedgerConnection.connect(
@@ -113,7 +118,7 @@ def connect(
             autocommit=True,
             application_name=application_name[:63],
             **PARAMETERS,
-            **_for_hosts(address, left_s),
+            **_for_hosts(address, left_s()),
         )
         try:
             _introduced(connection, address, limits=limits, needs_schema=needs_schema)
@@ -125,7 +130,9 @@ def connect(
             raise
     except psycopg.ProgrammingError:
         problem = ConfigError(
-            "the database URL cannot be read.", key="database.url", fix="postgresql://LOGIN:PASSWORD@HOST:5432/DATABASE"
+            "the database URL cannot be read.",
+            key="database.url",
+            fix="postgresql://LOGIN:PASSWORD@HOST:5432/DATABASE; special characters of a password are percent-encoded.",
         )
     except psycopg.Error as error:
         raise LedgerUnavailable(
@@ -155,14 +162,30 @@ def _introduced(connection: LedgerConnection, address: Address, *, limits: bool,
 def _for_hosts(address: Address, left_s: float) -> dict[str, Any]:
     """Where several hosts are named, the one that takes writes is meant, unless the address says otherwise; each of them
     gets its part of what is left of a bound."""
-    known = conninfo_to_dict(address.libpq)
-    count = max(str(known.get(name) or "").count(",") + 1 for name in ("host", "hostaddr"))
-    wants_writes = count > 1 and "target_session_attrs" not in known
-    connect_s = int(known.get("connect_timeout") or CONNECT_S)
+    known = {name: os.environ.get(variable) for name, variable in _LIBPQ_VARIABLES.items()}
+    known |= conninfo_to_dict(address.libpq)  # type: ignore[arg-type]
+    hosts = str(known.get("host") or "")
+    if "@" in hosts:
+        raise psycopg.ProgrammingError  # the end of a password that is not percent-encoded
+    count = max(hosts.count(","), str(known.get("hostaddr") or "").count(",")) + 1
+    given = str(known.get("connect_timeout") or "")
+    if given and not given.isdigit():
+        raise psycopg.ProgrammingError
+    connect_s = int(given or 0) or CONNECT_S
+    wants_writes = count > 1 and not known.get("target_session_attrs")
     return {
         "connect_timeout": math.ceil(max(2, min(connect_s, left_s / count))),  # libpq's own least is 2
         **({"target_session_attrs": "read-write"} if wants_writes else {}),
     }
+
+
+_LIBPQ_VARIABLES = {
+    "host": "PGHOST",
+    "hostaddr": "PGHOSTADDR",
+    "target_session_attrs": "PGTARGETSESSIONATTRS",
+    "connect_timeout": "PGCONNECT_TIMEOUT",
+}
+"""What libpq reads where the address leaves it out."""
 
 
 def _until(gen: Generator[Any, Any, T], end: float) -> Generator[Any, Any, T]:

@@ -13,7 +13,8 @@ from sqlalchemy.pool import NullPool
 
 from counterfoil.ledger.address import Address
 from counterfoil.ledger.connecting import connect
-from counterfoil.ledger.errors import ConfigError, NotAllowed
+from counterfoil.ledger.errors import ConfigError, LedgerUnavailable, NotAllowed
+from counterfoil.ledger.faults import Fault, fault_of, said_of
 from counterfoil.ledger.schema import OLDEST_CODE, SCHEMA, comment_of
 
 OWNER = "counterfoil_owner"
@@ -44,7 +45,7 @@ def upgrade(database: str | Address) -> str:
                         comment = comment_of(SCHEMA, OLDEST_CODE)
                         connection.exec_driver_sql(f"COMMENT ON SCHEMA counterfoil IS '{comment}'")
                     return found
-                command.upgrade(config, "+1")
+                _step(config)
     raise AssertionError("unreachable")
 
 
@@ -57,9 +58,17 @@ def status(database: str | Address) -> tuple[str | None, str]:
 def _begin_as_owner(connection: Connection) -> None:
     """All of it ends with the transaction: behind a pooler the next one may have another session."""
     try:
+        connection.execute(text("SET LOCAL statement_timeout = 0"))  # a login's own is for statements of every day
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('counterfoil.migrate'))"))
         connection.execute(text(f"SET LOCAL ROLE {OWNER}"))
         connection.execute(text("CREATE SCHEMA IF NOT EXISTS counterfoil"))
+    except DBAPIError as error:
+        raise _refused(error) from error
+
+
+def _step(config: Config) -> None:
+    try:
+        command.upgrade(config, "+1")
     except DBAPIError as error:
         raise _refused(error) from error
 
@@ -121,5 +130,11 @@ def _refused(error: DBAPIError) -> Exception:
     if state == "42501":
         return NotAllowed(
             f"this login may not act as {OWNER}.", fix="Migrate with a login that `counterfoil db roles` granted it to."
+        )
+    fault = fault_of(error.orig)
+    if fault is not Fault.OURS and fault is not Fault.NO_LEDGER and error.orig is not None:
+        return LedgerUnavailable(
+            f"the database did not finish this step of the upgrade: {said_of(error.orig)}.",
+            fix="Nothing of the step is kept: run it again.",
         )
     return error

@@ -6,11 +6,12 @@ the address says otherwise.
 
 from __future__ import annotations
 
+import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 REDIS_KINDS = ("redis://", "rediss://", "unix://", "redis+socket://", "sentinel://")
 RABBITMQ_KINDS = ("amqp://", "amqps://", "pyamqp://")
@@ -83,17 +84,15 @@ class RabbitAddress:
 
 def read_redis(url: str) -> RedisAddress:
     """Raises `AddressRefused` with the reason and what would do; the address itself is in no error."""
-    kind = url.partition("://")[0] + "://"
+    kind = kind_of(url)
     if kind not in REDIS_KINDS:
         raise AddressRefused(_not_of(kind, ", ".join(REDIS_KINDS)))
-    parts = [urlsplit(part if "://" in part else f"{kind}{part}") for part in url.split(";")]
-    if any(f"{part.scheme}://" != kind for part in parts):
-        raise AddressRefused("names several kinds of servers")
+    parts = _split(url, kind)
     last = parts[-1]
     query = dict(parse_qsl(last.query, keep_blank_values=True))
     known = {"redis://": frozenset[str](), "rediss://": _TLS, "sentinel://": _TLS | _SENTINEL}.get(kind, _SOCKET)
     _check_names(query, known | ({"db"} if kind != "sentinel://" else frozenset()))
-    login: dict[str, Any] = {name: unquote(getattr(last, name) or "") or None for name in ("username", "password")}
+    login: dict[str, Any] = {name: _one(parts, name) for name in ("username", "password")}
     if kind in ("unix://", "redis+socket://"):
         path = unquote(last.path)
         if not path.startswith("/") or last.hostname:
@@ -102,13 +101,13 @@ def read_redis(url: str) -> RedisAddress:
     if len(parts) > 1 and kind != "sentinel://":
         raise AddressRefused("names several servers; several are named for sentinels only (sentinel://…;sentinel://…)")
     default = 26_379 if kind == "sentinel://" else 6379
-    hosts = tuple((part.hostname or "127.0.0.1", _port(part, default)) for part in parts)
+    hosts = tuple((unquote(part.hostname or "127.0.0.1"), _port(part, default)) for part in parts)
     master_name = query.get("master_name", "")
     if kind == "sentinel://" and not master_name:
         raise AddressRefused("names sentinels and not their server: add ?master_name=NAME")
     return RedisAddress(
         hosts=hosts,
-        database=_database(query.get("db") or last.path.strip("/") or "0"),
+        database=_database(query.get("db") or (_one(parts, "path") or "").strip("/") or "0"),
         master_name=master_name,
         sentinel={
             name: query[f"sentinel_{name}"] for name in ("username", "password") if query.get(f"sentinel_{name}")
@@ -120,17 +119,19 @@ def read_redis(url: str) -> RedisAddress:
 
 def read_broker(url: str) -> RedisAddress | RabbitAddress:
     """The same for a broker, which may be a RabbitMQ."""
-    kind = url.partition("://")[0] + "://"
+    kind = kind_of(url)
     if kind in REDIS_KINDS:
         return read_redis(url)
     if kind not in RABBITMQ_KINDS:
         raise AddressRefused(_not_of(kind, KINDS))
-    parts = urlsplit(url)
+    [parts, *more] = _split(url, kind)
+    if more:
+        raise AddressRefused("names several servers: name one, a load balancer before them say")
     _port(parts, 5672)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     _check_names(query, _TLS if kind == "amqps://" else frozenset())
     if kind != "amqps://":
-        return RabbitAddress(url)
+        return RabbitAddress(parts.geturl())
     given = _tls(query)
     tls = {name.removeprefix("ssl_"): given[name] for name in ("ssl_cert_reqs", *_FILES) if name in given}
     if given["ssl_check_hostname"]:
@@ -138,9 +139,15 @@ def read_broker(url: str) -> RedisAddress | RabbitAddress:
     return RabbitAddress(parts._replace(query="").geturl(), tls)
 
 
+def kind_of(url: str) -> str:
+    """The scheme with its slashes, in lower case."""
+    scheme, found, _ = url.strip().partition("://")
+    return f"{scheme.lower()}{found}"
+
+
 def is_redis(url: str) -> bool:
     """Whether the counters can be kept where this address is."""
-    return url.startswith(REDIS_KINDS)
+    return kind_of(url) in REDIS_KINDS
 
 
 def check_files(url: str) -> None:
@@ -161,6 +168,30 @@ def with_files(tls: Mapping[str, Any]) -> dict[str, Any]:
     return dict(tls)
 
 
+def _split(url: str, kind: str) -> list[SplitResult]:
+    """Each address of a list. What cannot be split is told without a word of it: it may be a password."""
+    texts = [text if "://" in text else f"{kind}{text}" for text in url.strip().split(";")]
+    try:
+        parts = [urlsplit(text) for text in texts]
+        found = [(part.scheme, part.hostname, part.username) for part in parts]  # read here, since they may raise
+    except ValueError:
+        raise AddressRefused(f"cannot be read: {_ENCODE}") from None
+    if any(f"{scheme}://" != kind for scheme, _, _ in found):
+        raise AddressRefused("names several kinds of servers")
+    return parts
+
+
+def _one(parts: Sequence[SplitResult], name: str) -> str | None:
+    """What one or several addresses of a list say; all of those who say it must say the same."""
+    said = {unquote(value) for part in parts if (value := getattr(part, name) or "").strip("/")}
+    if len(said) > 1:
+        raise AddressRefused(f"has a list whose addresses differ in their {name}: it is the server's, and one")
+    return said.pop() if said else None
+
+
+_ENCODE = "a special character of a password is percent-encoded"
+
+
 def _not_of(kind: str, kinds: str) -> str:
     if "cluster" in kind:
         return "names a Redis Cluster, on which Celery's queues do not work: name one server, or sentinels"
@@ -173,7 +204,8 @@ def _check_names(query: Mapping[str, str], known: frozenset[str] | set[str]) -> 
             raise AddressRefused(f"has {name}, and is in plain text: TLS is rediss:// and amqps://")
         if name not in known:
             can = f"it can have {', '.join(sorted(known))}" if known else "it has none"
-            raise AddressRefused(f"has a parameter {name!r} that means nothing here ({can})")
+            shown = f" {name}" if re.fullmatch("[a-z_]{1,30}", name) else ""  # else it may be the end of a password
+            raise AddressRefused(f"has a parameter{shown} that means nothing here ({can}); {_ENCODE}")
 
 
 def _tls(query: Mapping[str, str]) -> dict[str, Any]:
@@ -191,7 +223,7 @@ def _port(parts: Any, default: int) -> int:
     try:
         return int(parts.port or default)
     except ValueError:
-        raise AddressRefused("has a port that is none; a password with special characters is percent-encoded") from None
+        raise AddressRefused(f"has a port that is none; {_ENCODE}") from None
 
 
 def _database(text: str) -> int:

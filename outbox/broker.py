@@ -56,13 +56,14 @@ def broker_app(
     except AddressRefused as refused:
         raise ConfigError(f"the broker's address {refused}.", key="broker.url") from None
     app = Celery("counterfoil", set_as_current=True, include=list(include))
-    options = _transport_options(address, key_prefix, visibility_timeout_s, socket_timeout_s)
+    options = _transport_options(address, key_prefix, visibility_timeout_s, socket_timeout_s, publishes_only=not queues)
     arguments = _queue_arguments(address, queue_type)
     app.conf.update(
         broker_url=reached["broker_url"],
         broker_use_ssl=reached["broker_use_ssl"],
         broker_transport_options={**reached["broker_transport_options"], **options},
-        counterfoil_queue_arguments=arguments,  # ours, for `send_wake_ups`
+        counterfoil_queue_arguments=arguments,  # these two are ours, for `send_wake_ups`
+        counterfoil_answer_s=socket_timeout_s,
         broker_connection_retry_on_startup=True,
         # A Redis that becomes a replica or loads its data answers, and with an error: that is no reason to end, either.
         broker_channel_error_retry=True,
@@ -125,6 +126,8 @@ def send_wake_ups(
         kwargsrepr="-",
         ignore_result=True,
         retry=False,
+        timeout=app.conf.counterfoil_answer_s,
+        confirm_timeout=app.conf.counterfoil_answer_s,
     )
 
 
@@ -148,10 +151,17 @@ def _queue_arguments(address: RedisAddress | RabbitAddress, queue_type: str) -> 
 
 
 def _transport_options(
-    address: RedisAddress | RabbitAddress, key_prefix: str, visibility_timeout_s: float, socket_timeout_s: float
+    address: RedisAddress | RabbitAddress,
+    key_prefix: str,
+    visibility_timeout_s: float,
+    socket_timeout_s: float,
+    *,
+    publishes_only: bool,
 ) -> dict[str, Any]:
     if isinstance(address, RabbitAddress):
-        return {"confirm_publish": True, "max_retries": 0}  # RabbitMQ drops silently at an alarm unless it confirms
+        # RabbitMQ drops silently at an alarm unless it confirms. A worker waits for messages by a heartbeat of its own.
+        waits = {"read_timeout": socket_timeout_s, "write_timeout": socket_timeout_s} if publishes_only else {}
+        return {"confirm_publish": True, "max_retries": 0, **waits}
     return {
         **_sentinel_options(address, socket_timeout_s),
         "global_keyprefix": key_prefix,

@@ -6,6 +6,7 @@ No error carries a statement's parameters: they hold arguments.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -16,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from counterfoil.ledger.address import Address
-from counterfoil.ledger.connecting import SET_LOCAL, connect, within
+from counterfoil.ledger.connecting import SET_LOCAL, connect, left_s, within
 from counterfoil.ledger.errors import (
     ConfigError,
     CounterfoilError,
@@ -33,6 +34,9 @@ Row = Mapping[str, object]
 
 RECONNECTS_MAX = 3
 """A pool's connections die together when the database restarts; the second try opens a new one."""
+
+CONNECTIONS_MAX = 15
+"""Of one process's own pool: statements are short, so that each serves many calls a second."""
 
 OPERATION_S = 8.0
 """One read or one transaction takes at most this long in all, by this process's clock, whatever has become of the server:
@@ -70,6 +74,7 @@ class LedgerPool:
 
     def __init__(self, database: Engine | str | Address) -> None:
         """`database` is the application's own engine, or an address for an engine of ours (5 to 15 connections)."""
+        self._is_ours = isinstance(database, str | Address)
         if isinstance(database, str | Address):
             database = _engine(database)
         if not isinstance(database, Engine):
@@ -80,6 +85,8 @@ class LedgerPool:
             raise ConfigError(f"the ledger is in Postgres, not in {database.dialect.name}.", key="database.url")
         self._engine = database
         self._pid = os.getpid()
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._is_closed = False
 
     def rows(self, query: Query, params: Mapping[str, object]) -> list[Row]:
         """Runs one repeatable statement, with no transaction left open. Raises as `raise_told` does."""
@@ -112,19 +119,20 @@ class LedgerPool:
             raise_told(error)
 
     def close(self) -> None:
-        """Closes what is idle, and what is in use as soon as it is given back; the pool can be used again."""
-        pool = self._engine.pool
-        self._engine.dispose()
-        pool.dispose()  # what was given back while the engine let go of it
+        """Closes what is idle, and what is in use as soon as it is given back. What is used later is closed at once: it may
+        be a call that a cancelled task has abandoned. An application's own engine is left alone."""
+        if self._is_ours:
+            self._is_closed = True
+            self._engine.dispose()
 
     @contextmanager
     def _connected(self, isolation_level: str) -> Iterator[Connection]:
-        if self._pid != os.getpid():
-            self._engine.dispose(close=False)  # the sockets are the parent's
-            self._pid = os.getpid()
+        if self._is_ours and self._pid != os.getpid():
+            self._engine.dispose(close=False)  # the sockets are the parent's, and so are those who hold the semaphore
+            self._pid, self._free = os.getpid(), threading.BoundedSemaphore(CONNECTIONS_MAX)
         pool = self._engine.pool
         try:
-            with self._engine.connect() as connection:
+            with self._place(), self._engine.connect() as connection:
                 try:
                     yield connection.execution_options(isolation_level=isolation_level)
                 except (DBAPIError, CounterfoilError) as error:  # the latter from the former: `raise_told`
@@ -132,8 +140,25 @@ class LedgerPool:
                         connection.invalidate()  # also where the driver knows nothing of it: a node that takes no writes
                     raise
         finally:
-            if self._engine.pool is not pool:
-                pool.dispose()  # closed meanwhile, by another thread: nobody takes a connection out of this one again
+            if self._is_closed:
+                pool.dispose()
+                self._engine.pool.dispose()
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """One of our pool's connections, which is waited for within the bound; an own engine waits as it is told to."""
+        if not self._is_ours:
+            yield
+            return
+        free = self._free
+        if not free.acquire(timeout=min(left_s(), OPERATION_S)):
+            raise LedgerUnavailable(
+                f"none of this process's {CONNECTIONS_MAX} connections became free.", fix="The same call again is safe."
+            )
+        try:
+            yield
+        finally:
+            free.release()
 
 
 def raise_told(error: Exception) -> NoReturn:
@@ -252,6 +277,8 @@ def _engine(address: str | Address) -> Engine:
         creator=lambda: connect(address, application_name="counterfoil-agent"),
         hide_parameters=True,
         pool_use_lifo=True,
+        pool_size=5,
+        max_overflow=CONNECTIONS_MAX - 5,
         pool_timeout=OPERATION_S,
     )
 

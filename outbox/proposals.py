@@ -73,7 +73,8 @@ class Proposal:
     def _result(self, until: Deadline) -> Result:
         """The result at the end of the plan, or at `until`."""
         while True:  # ends at `until`
-            rows = self._pool.rows(_SQL["read_plan"], {"proposal": self.id})
+            with until.bounds():
+                rows = self._pool.rows(_SQL["read_plan"], {"proposal": self.id})
             if not rows:
                 raise NotFound(f"there is no proposal {self.id} that this login may see.")
             for row in rows:

@@ -43,7 +43,8 @@ class Unwind:
 
     def _result(self, until: Deadline) -> Result:
         while True:  # ends at `until`
-            row = self._pool.row(_SQL["read_run"], self._key)
+            with until.bounds():
+                row = self._pool.row(_SQL["read_run"], self._key)
             if row is None:
                 raise NotFound("there is no such run that this login may see.")
             if row["state"] in _UNWOUND or not until.left_s:

@@ -42,7 +42,7 @@ class Deadline:
 
     def bounds(self) -> AbstractContextManager[None]:
         """Within the block no statement is waited for beyond the end and the seconds that one operation may take."""
-        return within(self.left_s + OPERATION_S)
+        return within(self._end + OPERATION_S - time.monotonic())
 
     def pause(self, pause_s: float) -> None:
         """Sleeps for `pause_s`, and never beyond the end."""

@@ -232,7 +232,8 @@ class Counterfoil:
 
     def _result(self, action_id: str, tenant: str | None, until: Deadline) -> Result:
         _check_action_id(action_id)
-        row = self._waiter.until_answered(action_id, until, tenant=tenant, for_person=True)
+        with until.bounds():
+            row = self._waiter.until_answered(action_id, until, tenant=tenant, for_person=True)
         spec = self._registry.find(str(row["tool"]))
         result = result_of(row, argument_names=spec.arguments.names if spec is not None else ())
         token = told(ends_of([row])).token(str(row["tenant"]), str(row["run"]))

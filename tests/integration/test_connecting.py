@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,16 +19,17 @@ import pytest
 from psycopg import sql
 from psycopg.rows import tuple_row
 from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 from tests.integration.model_calls import registry
 
-from counterfoil import ConfigError, Counterfoil, LedgerUnavailable, NotAllowed
+from counterfoil import ConfigError, Counterfoil, LedgerUnavailable, NotAllowed, Result
 from counterfoil.ledger import connecting, migrate, roles
 from counterfoil.ledger.address import Address
 from counterfoil.ledger.claims import beat_heart
 from counterfoil.ledger.connecting import AnswerOverdue, connect, within
 from counterfoil.ledger.connection import Ledger
 from counterfoil.ledger.queries import load
-from counterfoil.ledger.schema import comment_of
+from counterfoil.ledger.schema import SCHEMA, comment_of
 from counterfoil.outbox.pool import LedgerPool
 from counterfoil.outbox.relay import Relay
 
@@ -107,7 +109,7 @@ def test_a_wait_ends_by_our_own_clock(database: Database, monkeypatch: pytest.Mo
     sleeps = _LOGIN.__class__(
         name="sleeps", text="SELECT pg_sleep(60)", psycopg="SELECT pg_sleep(60)", parameters=frozenset()
     )
-    with pytest.raises(LedgerUnavailable, match="outcome is unknown"):
+    with pytest.raises(LedgerUnavailable, match=r"outcome is unknown|cannot connect"):
         ledger.rows(sleeps, {})
     ledger.close()
 
@@ -280,3 +282,70 @@ def test_a_server_that_is_too_old_is_refused(database: Database, monkeypatch: py
     monkeypatch.setattr(migrate, "POSTGRES_MIN", 99)
     with pytest.raises(ConfigError, match="99 or newer"):
         migrate.upgrade(database.url("owner"))
+
+
+def test_a_pool_without_a_free_connection_is_waited_for_within_the_bound(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no longer by repeating: a call has its seconds once."""
+    monkeypatch.setattr("counterfoil.outbox.pool.CONNECTIONS_MAX", 1)
+    pool = LedgerPool(database.url("agent"))
+    begun = time.monotonic()
+    with pool.transaction(), within(0.3):
+        for _ in range(3):
+            with pytest.raises(LedgerUnavailable, match=r"became free|in time"):
+                pool.rows(_LOGIN, {})
+    assert time.monotonic() - begun < 6
+    assert pool.row(_LOGIN, {})
+    pool.close()
+
+
+def test_an_application_s_engine_is_its_own(database: Database) -> None:
+    """`close` leaves its connections alone, which it may be using."""
+    engine = create_engine(database.url("agent").replace("postgresql://", "postgresql+psycopg://"))
+    cf = Counterfoil(engine, registry=registry())
+    cf.run("r", tenant="acme", actor="bot")
+    before = engine.pool
+    cf.close()
+    assert engine.pool is before
+    assert engine.pool.checkedin() == 1  # type: ignore[attr-defined]
+    engine.dispose()
+
+
+def test_calls_that_wait_for_a_thread_have_the_same_bound(database: Database) -> None:
+    """More calls at once than there are threads, of a database that does not answer: none waits for the others' turns."""
+    cf = Counterfoil(database.url("agent"), registry=registry())
+    action = cf.run("r", tenant="acme", actor="bot").call("refund", ORDER, wait_s=0).action_id
+
+    async def main() -> list[BaseException | Result]:
+        return await asyncio.gather(*(cf.aresult(str(action)) for _ in range(130)), return_exceptions=True)
+
+    with psycopg.connect(database.url("owner")) as blocker:
+        blocker.execute("LOCK TABLE counterfoil.action")
+        begun = time.monotonic()
+        told = asyncio.run(main())
+        took_s = time.monotonic() - begun
+    assert {type(each) for each in told} == {LedgerUnavailable}
+    assert took_s < 16, "two turns would take sixteen seconds, three twenty-four"
+    cf.close()
+
+
+def test_an_upgrade_waits_for_another_whatever_the_login_s_limit(database: Database) -> None:
+    """A login's own statement_timeout is for statements of every day."""
+    roles.create_groups(database.url("owner"))
+    with psycopg.connect(database.url("owner"), autocommit=True) as holder, ThreadPoolExecutor(1) as thread:
+        holder.execute(f"ALTER DATABASE {database.name} SET statement_timeout = '1s'".encode())
+        with holder.transaction():
+            holder.execute("SELECT pg_advisory_xact_lock(hashtext('counterfoil.migrate'))")
+            upgrade = thread.submit(migrate.upgrade, database.url("owner"))
+            with pytest.raises(TimeoutError):
+                upgrade.result(timeout=3)
+        assert upgrade.result(timeout=60) == SCHEMA
+
+
+@pytest.mark.parametrize("error", [psycopg.errors.AdminShutdown(), psycopg.errors.QueryCanceled(), AnswerOverdue()])
+def test_an_upgrade_that_is_cut_off_says_so(error: psycopg.Error) -> None:
+    """And that nothing of the step is kept."""
+    told = migrate._refused(DBAPIError("CREATE TABLE …", {}, error))
+    assert isinstance(told, LedgerUnavailable)
+    assert "run it again" in told.fix

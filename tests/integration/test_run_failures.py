@@ -152,8 +152,9 @@ def test_a_pool_closed_in_the_middle_of_a_call_leaves_no_connection(
     thread.join(60)
     assert [connection.closed for connection in made] == [True]
     assert pool.row(_LOGIN, {}), "it can be used again"
-    pool.close()
-    assert [connection.closed for connection in made] == [True, True]
+    assert [connection.closed for connection in made] == [True, True], (
+        "by what was abandoned, maybe: nothing stays open"
+    )
 
 
 def _end_connections(world: World) -> None:

@@ -119,6 +119,8 @@ def test_rabbitmq() -> None:
         ("rediss://h?ssl_ca_file=x", "ssl_ca_certs"),
         ("unix://run/redis.sock", "three slashes"),
         ("amqp://h?heartbeat=1", "means nothing here"),
+        ("amqps://h;amqps://i", "several servers"),
+        ("redis://[h/0", "percent-encoded"),
     ],
 )
 def test_an_address_that_cannot_work_is_refused_with_the_reason(url: str, why: str) -> None:
@@ -130,6 +132,30 @@ def test_an_address_that_cannot_work_is_refused_with_the_reason(url: str, why: s
         Settings.load(environ={"COUNTERFOIL_BROKER__URL": secret})
     assert "BROKER" in refused.value.key
     assert "hunter2" not in f"{refused.value}{refused.value.__cause__}{refused.value.__context__}"
+
+
+@pytest.mark.parametrize("password", ["hunter2：x", "hun?ter2", "hunter2＠", "hun#ter2", "[hunter2"])
+@pytest.mark.parametrize("kind", ["redis", "amqp", "rediss"])
+def test_no_part_of_a_password_is_in_an_error(kind: str, password: str) -> None:
+    """Where a special character is not percent-encoded, the rest of it stands where something else is looked for."""
+    with pytest.raises(ConfigError, match="percent-encoded") as refused:
+        Settings.load(environ={"COUNTERFOIL_BROKER__URL": f"{kind}://:{password}@h/0"})
+    assert "ter2" not in f"{refused.value}{refused.value.__cause__}{refused.value.__context__}"
+
+
+def test_a_list_of_sentinels_has_one_login_and_one_database() -> None:
+    """Wherever it stands; two that differ are refused."""
+    found = read_redis("sentinel://:A@a:26379/2;sentinel://b:26379?master_name=m")
+    assert (found.password, found.database) == ("A", 2)
+    with pytest.raises(AddressRefused, match="password"):
+        read_redis("sentinel://:A@a:26379;sentinel://:B@b:26379/0?master_name=m")
+
+
+def test_spellings_that_either_client_takes() -> None:
+    """Upper case, spaces around it, a zone of an IPv6 address."""
+    assert read_redis(" REDIS://h:1/2 ").hosts == (("h", 1),)
+    assert read_redis("redis://[fe80::1%25eth0]/0").hosts == (("fe80::1%eth0", 6379),)
+    assert read_broker("AMQP://u:p@h/v") == RabbitAddress("amqp://u:p@h/v")
 
 
 def test_a_file_that_is_not_there_is_told_where_it_is_used(tmp_path: Path) -> None:

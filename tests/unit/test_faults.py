@@ -80,6 +80,24 @@ def test_an_address_may_say_how_long_a_new_connection_takes() -> None:
     assert connecting._for_hosts(slow, 8.0)["connect_timeout"] == 8
 
 
+def test_libpq_s_variables_count_where_the_address_leaves_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several hosts in PGHOST mean the writable one, too."""
+    monkeypatch.setenv("PGHOST", "a,b")
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "3")
+    assert connecting._for_hosts(Address("postgresql:///d"), 8.0) == {
+        "connect_timeout": 3,
+        "target_session_attrs": "read-write",
+    }
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:s3cr@et9@h/d", "postgresql://h/d?connect_timeout=abc", "nonsense"])
+def test_an_address_that_cannot_be_read_shows_nothing_of_itself(url: str) -> None:
+    """An unencoded @ of a password would be told as a host that nobody knows."""
+    with pytest.raises(ConfigError, match="cannot be read") as refused:
+        connecting.connect(url, application_name="test")
+    assert "et9" not in f"{refused.value}{refused.value.__cause__}{refused.value.__context__}"
+
+
 def test_an_address_shows_no_password() -> None:
     """In a traceback or a log of settings."""
     assert "hunter2" not in repr(Address("postgresql://u:hunter2@h/d"))
