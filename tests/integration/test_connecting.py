@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.rows import tuple_row
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from tests.integration.model_calls import registry
 
@@ -176,6 +176,8 @@ def test_an_agent_leaves_a_node_that_takes_no_writes(
     demoted("cf_agent", False)
     assert cf.run("r", tenant="acme", actor="bot").call("refund", ORDER, wait_s=0).action_id
     cf.close()
+    if isinstance(engine, Engine):
+        engine.dispose()
 
 
 def test_a_worker_leaves_it_too(database: Database) -> None:
